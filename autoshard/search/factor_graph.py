@@ -24,7 +24,6 @@ from autoshard.layout.layout import Layout
 from autoshard.search.assignment import Use
 from autoshard.search.constraints import is_constraint, permits
 from autoshard.search.domains import Domain, DomainBuilder, MeshUnits, encode, partials_reached
-from autoshard.search.exact.wcsp import CostFactor
 from autoshard.search.multi_layout import MultiLayoutCost
 from autoshard.search.problem import Problem
 from autoshard.search.redistribution_tables import ALL, Detours, RedistributionTables
@@ -290,11 +289,6 @@ class FactorGraph:
             return self.transfers.final(before, rank)
         layouts = [self.problem.leaving(output, self.transfers.layout(int(code), rank)) for code in before]
         return np.array([self.transfers.code(layout) for layout in layouts])
-
-    def dense_factors(self) -> list[CostFactor]:
-        """All prices as dense factors of the variables. For problems with few users per value."""
-        found = [CostFactor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
-        return found + [CostFactor(factor.scope, factor.multi_layout.dense) for factor in self.factors]
 
 
 def _menus(problem: Problem, units: MeshUnits, candidates: Candidates | None) -> dict[Node, Domain]:

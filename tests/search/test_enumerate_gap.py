@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.search.exact import sparse_elimination as sparse
+from autoshard.search.exact.consistency import SparseTables
 from autoshard.search.exact.enumerate_gap import TooManyEntries, enumerate_gap
 from autoshard.search.exact.min_marginals import MinMarginals
-from autoshard.search.exact.wcsp import SparseTables, least_sum
-from autoshard.search.exact.wcsp import sparse_elimination as sparse
+from autoshard.search.exact.sparse_elimination import least_sum
 from autoshard.search.multi_layout import MultiLayoutCost
 
 

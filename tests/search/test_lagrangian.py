@@ -1,13 +1,15 @@
-"""The search for tables too large to write out, on tables that are not: its bounds and plans against the exact ones."""
+"""Search under a memory limit, on a problem so small that all its assignments are known: held against them."""
 
 from __future__ import annotations
 
 import math
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from autoshard.search.exact.memory import highs
 from autoshard.search.exact.memory.lagrangian import LagrangianSearch
 from autoshard.search.exact.memory.lagrangian_subproblem import LagrangianSubproblem
 from autoshard.search.exact.memory.path_relinking import PathRelinking
@@ -17,6 +19,7 @@ from autoshard.search.exact.search import solve
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
+from tests.search.test_optimal import dense_factors
 from tests.search.test_optimal_memory import forward
 
 LONG = 600.0
@@ -29,11 +32,38 @@ def small() -> tuple[FactorGraph, MemoryRows]:
     return factor_graph, MemoryRows(factor_graph)
 
 
+def spread(scope: tuple[int, ...], array: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """An array over some variables as one over all of them."""
+    shape = [sizes[v] if v in scope else 1 for v in range(len(sizes))]
+    return array.transpose(np.argsort(scope)).reshape(shape)
+
+
+@cache
+def every() -> tuple[np.ndarray, np.ndarray]:
+    """Over all assignments: seconds, and bytes at the moment that needs most."""
+    factor_graph, rows = small()
+    place, sizes = factor_graph.position, factor_graph.sizes
+    seconds = sum((spread(*one, sizes) for one in dense_factors(factor_graph)), np.zeros(sizes))
+    peak = np.zeros(sizes, np.int64)
+    for moment in range(rows.model.moments):
+        nbytes = np.zeros(sizes, np.int64)
+        for term in rows.model.terms:
+            if term.first <= moment <= term.last:
+                table = np.asarray(term.table(lambda variable: rows.choices(place[variable])))
+                nbytes = nbytes + spread(tuple(place[v] for v in term.variables), table, sizes)
+        peak = np.maximum(peak, nbytes)
+    return seconds, peak
+
+
 @cache
 def least() -> int:
-    with pytest.raises(MemoryLimitError) as refused:
-        solve_within_limit(small()[0], 1, LONG)
-    return refused.value.needed
+    seconds, peak = every()
+    return int(peak[np.isfinite(seconds)].min())
+
+
+def optimum(limit: int) -> float:
+    seconds, peak = every()
+    return float(seconds[peak <= limit].min())
 
 
 def searched(limit: int, work: bool = True) -> LagrangianSearch:
@@ -57,12 +87,18 @@ def test_the_optimum_is_between_bound_and_plan(share):
     factor_graph, rows = small()
     free = solve(factor_graph)
     limit = round(least() + share * (int(rows.at(free.choice).max()) - least()))
-    exact, found = solve_within_limit(factor_graph, limit, LONG), searched(limit)
-    assert exact.proven and found.bound <= exact.value * (1 + 1e-9)
-    assert found.best is None or exact.value <= found.value * (1 + 1e-9)
-    if found.best is not None:
-        assert int(rows.at(found.best).max()) <= limit and factor_graph.seconds(found.best) == found.value
-    assert share == 0.0 or found.closed, "so few choices are looked at completely"
+    found, best = searched(limit), optimum(limit)
+    assert found.best is not None and found.closed, "so few choices are looked at completely"
+    assert found.bound <= best * (1 + 1e-9) and found.value == pytest.approx(best, rel=1e-9)
+    assert int(rows.at(found.best).max()) <= limit and factor_graph.seconds(found.best) == found.value
+
+
+def test_a_limit_is_refused_below_the_least_and_only_there():
+    factor_graph, rows = small()
+    assert int(rows.at(solve_within_limit(factor_graph, least(), LONG).choice).max()) == least()
+    with pytest.raises(MemoryLimitError, match="the least that is possible is") as refused:
+        solve_within_limit(factor_graph, least() - 1, LONG)
+    assert refused.value.needed == least()
 
 
 def test_bounds_at_prices_are_below_all_choices_and_choices_are_near_them():
@@ -90,3 +126,19 @@ def test_what_fits_is_taken_over_from_a_faster_choice():
             assert int(rows.at(found).max()) <= limit
             assert all(one in pair for one, *pair in zip(found, tight, free, strict=True))
             assert factor_graph.seconds(found) <= factor_graph.seconds(tight) * (1 + 1e-9)
+
+
+def test_a_program_that_other_work_cut_off_is_given_the_rest_of_its_processor_time(monkeypatch):
+    """Of two seconds it was given 0.1, in as long: it is asked once more, with twenty times as much as is left."""
+    times, limits = iter([0.0, 0.1]), []
+
+    def milp(cost, **given):
+        limits.append(given["options"]["time_limit"])
+        return SimpleNamespace(status=1 if len(limits) == 1 else 0)
+
+    monkeypatch.setattr("scipy.optimize.milp", milp)
+    monkeypatch.setattr(highs, "now", lambda: next(times))
+    walls = iter([5.0, 7.0])
+    monkeypatch.setattr(highs, "perf_counter", lambda: next(walls))
+    found = highs.least(np.ones(2), np.ones(2), np.ones(2), [], 2.0)
+    assert found.status == 0 and limits == pytest.approx([2.0, 1.9 * 2.0 / 0.1])

@@ -72,19 +72,25 @@ def test_tables_say_what_the_evaluator_says(function, mesh, seed):
         value = found.seconds(choice)
         plan = plan_of_assignment(found, Solution(choice, value, 0.0))
         assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(value, rel=1e-9)
-        dense = sum(factor.cost[tuple(choice[v] for v in factor.scope)] for factor in found.dense_factors())
+        dense = sum(cost[tuple(choice[v] for v in scope)] for scope, cost in dense_factors(found))
         assert dense == pytest.approx(value, rel=1e-9)
+
+
+def dense_factors(found: FactorGraph) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """All costs as arrays over the choices of their variables."""
+    unary = [((i,), costs) for i, costs in enumerate(found.unary) if len(costs)]
+    return unary + [(factor.scope, factor.multi_layout.dense) for factor in found.factors]
 
 
 def least(found: FactorGraph) -> float:
     """The least sum over all choices, one array over all of them."""
     total = np.zeros(found.sizes)
-    for factor in found.dense_factors():
-        order = np.argsort(factor.scope)
+    for scope, cost in dense_factors(found):
+        order = np.argsort(scope)
         shape = [1] * len(found.sizes)
-        for axis in factor.scope:
+        for axis in scope:
             shape[axis] = found.sizes[axis]
-        total = total + factor.cost.transpose(order).reshape(shape)
+        total = total + cost.transpose(order).reshape(shape)
     return float(total.min())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
 from autoshard.search.domains import mesh_units_of
-from autoshard.search.exact.search import solve
+from autoshard.search.exact.search import best_among, solve
 from autoshard.search.exact.srmp import LIKE, Srmp
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.transform import train_step
@@ -90,3 +92,22 @@ def test_a_common_start_comes_as_far(deep):
     assert common == pytest.approx(far, rel=1e-3) and common <= best.value * (1 + 1e-9)
     for rises, chosen in zip(begun.reduced(), best.choice, strict=True):
         assert common + rises[chosen] <= best.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sweeps", [0, 4])
+def test_the_best_among_some_choices_is_the_best_of_all_their_assignments(sweeps):
+    network, mesh = Deep(1), Mesh.parse("2x3")
+    step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), array(12, 96), array(12, 96))
+    graph = FactorGraph(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, step.graph))
+    srmp = Srmp(graph)
+    srmp.tighten(sweeps, now() + 60, 0.0)
+    best = solve(graph).choice
+    rng = np.random.default_rng(5)
+    for _ in range(4):
+        keep = [np.array([one]) for one in best]
+        for v in rng.choice([v for v, size in enumerate(graph.sizes) if size > 1], 9, replace=False).tolist():
+            keep[v] = np.union1d(keep[v], rng.integers(graph.sizes[v], size=2))
+        keep[int(rng.integers(len(keep)))] = np.arange(1)
+        least = min(map(graph.seconds, itertools.product(*keep)))
+        found = best_among(srmp, keep)
+        assert (graph.seconds(found) if found else np.inf) == pytest.approx(least, rel=1e-9)

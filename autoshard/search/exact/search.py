@@ -2,7 +2,7 @@
 
 Message passing (`srmp.py`) says of each choice, and of each combination of choices around a value, how much the bound
 rises if it is made. All combinations within a small gap are enumerated (`enumerate_gap.py`) and joined
-(`wcsp/sparse_elimination.py`): if they hold an assignment, the best of them is the optimum; if not, the bound rises by
+(`sparse_elimination.py`): if they hold an assignment, the best of them is the optimum; if not, the bound rises by
 the gap, and a wider one is tried. Where too many are within the gap, the problem is branched.
 """
 
@@ -16,10 +16,9 @@ import numpy as np
 
 from autoshard.search.exact.enumerate_gap import TooManyEntries
 from autoshard.search.exact.min_marginals import LARGE
-from autoshard.search.exact.reduce import GraphicalModel, ReducedGraph
+from autoshard.search.exact.reduce import ReducedGraph
+from autoshard.search.exact.sparse_elimination import BestWithinGap, least_sum
 from autoshard.search.exact.srmp import Srmp
-from autoshard.search.exact.wcsp import BestWithinGap, CostFactor, CostProblem, least_sum
-from autoshard.search.exact.wcsp import solve as solve_tables
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.doing import doing, so_far
@@ -41,8 +40,8 @@ MOST, FEW = 1 << 20, 1 << 14
 """The most combinations that are listed of equal values, for a proof and where a good choice is enough."""
 CLOSE = 1.3
 """Gaps that differ by less are not tried one behind the other."""
-CELLS = 3_000_000
-"""The largest price that is written out."""
+ENTRIES = 1 << 21
+"""The most combinations that are listed to find a first plan."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Solution:
 
 
 def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
-    """Minimize the sum of all prices.
+    """Minimizes the sum of all costs.
 
     Raises:
         PlanError: no choice at all is possible.
@@ -73,8 +72,8 @@ def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
 def solve_below(
     factor_graph: FactorGraph, time_limit: float, value: float = math.inf, gap: float = 0.0
 ) -> tuple[Solution | None, float]:
-    """The least sum of all prices if it is below a value, None if nothing below was found; and a bound for all choices,
-    which may just be that none is below.
+    """Finds the least sum of all costs if it is below a value, None if nothing below was found; and a bound for all
+    assignments, which may just be that none is below.
 
     Args:
         gap: how far, relatively, the sum may be from the least. Above 0 a good choice is looked for, not a proof: no
@@ -91,19 +90,19 @@ class _ExactSearch:
     def __init__(self, factor_graph: FactorGraph, end: float, value: float, gap: float) -> None:
         self.gap = gap
         self.whole, self.factor_graph, self.end = factor_graph, ReducedGraph(factor_graph), end
-        self.bounds = Srmp(self.factor_graph)
+        self.srmp = Srmp(self.factor_graph)
         self.kinds = self._kinds()
         self.best: Choice | None = None
         self.chosen: Choice = ()
         self.value = value
-        self.stats: dict[str, float] = {"turns": len(self.bounds.orbits), "branches": 0}
+        self.stats: dict[str, float] = {"turns": len(self.srmp.orbits), "branches": 0}
 
     def run(self) -> tuple[Solution | None, float]:
-        self.bounds.start(SWEEPS, self.end, ALIKE)
-        lower = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
+        self.srmp.start(SWEEPS, self.end, ALIKE)
+        lower = self.srmp.tighten(SWEEPS, self.end, GAIN, self.enough)
         self.stats["message bound"] = lower
         so_far(bound=lower)
-        proved = min(self._prove(lower, self.bounds.reduced()), self.value)
+        proved = min(self._prove(lower, self.srmp.reduced()), self.value)
         if self.best is None:
             return None, proved
         return Solution(self.best, self.value, proved, self.stats), proved
@@ -166,7 +165,7 @@ class _ExactSearch:
         found = None
         for width in WIDTHS[:1] if self.gap else WIDTHS:
             try:
-                unary, listings = self.bounds.listings(reduced, gap, FEW if self.gap else MOST)
+                unary, listings = self.srmp.listings(reduced, gap, FEW if self.gap else MOST)
             except TooManyEntries:
                 return found
             self.stats["listed"] = sum(len(one.cost) for one in listings)
@@ -185,9 +184,11 @@ class _ExactSearch:
             if allowed > 1e6 * LARGE:
                 raise self._impossible()
             most = max(self.factor_graph.sizes)
-            while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
+            while self._entries(keep := self._keep(allowed, reduced, most)) > ENTRIES and most > 1:
                 most //= 2
-            self._among(keep)
+            found = best_among(self.srmp, keep)
+            if found is not None:
+                self._note(found)
             if known:
                 return
             allowed = 100 * max(allowed, 1e-9)
@@ -196,29 +197,29 @@ class _ExactSearch:
         name = self.whole.graph.name
         return PlanError(f"no strategies of {name!r} fit each other: no redistribution joins them")
 
-    def _largest(self, keep: Sequence[np.ndarray]) -> int:
-        """Cells of the largest price, written out for the kept choices."""
-        return max((math.prod(len(keep[v]) for v in factor.scope) for factor in self.factor_graph.factors), default=1)
+    def _entries(self, keep: Sequence[np.ndarray]) -> int:
+        """Combinations of the kept choices around all factors."""
+        return sum(math.prod(len(keep[v]) for v in factor.scope) for factor in self.factor_graph.factors)
 
     def _branched(self, proved: float, lower: float, reduced: list[np.ndarray]) -> float:
         """Prove it once with the choice of one variable as it is in the best plan, and once otherwise."""
-        variable, state = self._loosest(self.chosen, lower, reduced), self.bounds.state()
+        variable, state = self._loosest(self.chosen, lower, reduced), self.srmp.state()
         if variable is None:
             return proved
         choices = np.arange(self.factor_graph.sizes[variable])
         mine, both = choices == self.chosen[variable], math.inf
         for forbidden in (choices[~mine], choices[mine]):
             self.stats["branches"] += 1
-            self.bounds.go_back(state)
-            self.bounds.forbid(variable, forbidden)
-            bound = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
-            rest = self.bounds.reduced() if bound < self.enough else []
+            self.srmp.go_back(state)
+            self.srmp.forbid(variable, forbidden)
+            bound = self.srmp.tighten(SWEEPS, self.end, GAIN, self.enough)
+            rest = self.srmp.reduced() if bound < self.enough else []
             both = min(both, self._prove(bound, rest))
         return max(proved, both)
 
     def _loosest(self, near: Choice, lower: float, reduced: Sequence[np.ndarray]) -> int | None:
         """Of the variables with several choices left, the one where the bound misses most of the cost of `near`."""
-        slack = self.bounds.slack(near)
+        slack = self.srmp.slack(near)
         for variable, costs in enumerate(reduced):
             if (lower + costs < self.enough).sum() < 2:
                 slack[variable] = -1.0
@@ -227,14 +228,14 @@ class _ExactSearch:
     def _kinds(self) -> np.ndarray:
         """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
         found = np.empty(len(self.factor_graph.sizes), dtype=np.int64)
-        for i, orbit in enumerate(self.bounds.orbits):
+        for i, orbit in enumerate(self.srmp.orbits):
             found[orbit.members] = i
         return found
 
     def _keep(self, allowed: float, reduced: Sequence[np.ndarray], most: int | None = None) -> list[np.ndarray]:
         """Per variable, the choices that raise the bound by at most that for it or for one like it; at least one, and
         of these the `most` that raise it least."""
-        least = [np.full(self.factor_graph.sizes[orbit.members[0]], math.inf) for orbit in self.bounds.orbits]
+        least = [np.full(self.factor_graph.sizes[orbit.members[0]], math.inf) for orbit in self.srmp.orbits]
         for variable, kind in enumerate(self.kinds):
             least[kind] = np.minimum(least[kind], reduced[variable])
         kept = [np.flatnonzero(one <= max(allowed, one.min())) for one in least]
@@ -242,51 +243,22 @@ class _ExactSearch:
             kept = [np.sort(k[np.argsort(one[k], kind="stable")[:most]]) for k, one in zip(kept, least, strict=True)]
         return [kept[kind] for kind in self.kinds]
 
-    def _among(self, keep: list[np.ndarray]) -> None:
-        """Note the best, or a good one, among the kept choices."""
-        problem = Restricted(self.factor_graph, keep)
-        found = solve_tables(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, self.left))
-        if found.choice is not None:
-            self._note(problem.choice(found.choice))
 
+def best_among(
+    srmp: Srmp, keep: Sequence[np.ndarray], stop: Callable[[], bool] = lambda: False
+) -> tuple[int, ...] | None:
+    """Finds the best assignment of the kept choices, or a good one where many rows have to be given up.
 
-class Restricted:
-    """Tables with only some choices of each variable, written out for the exact search.
+    Args:
+        keep: as of `Srmp.among`.
+        stop: asked now and then; once it is true, hardly any rows are kept.
 
-    Variables with one choice left are put in: `constant` is what they cost among themselves.
+    Returns:
+        None where none of these is possible, or none was found among as many rows as there is room for.
     """
-
-    def __init__(self, factor_graph: GraphicalModel, keep: Sequence[np.ndarray]) -> None:
-        self.factor_graph, self.keep, self.constant = factor_graph, keep, 0.0
-        self.free = [variable for variable, kept in enumerate(keep) if len(kept) > 1]
-        self.place = {variable: i for i, variable in enumerate(self.free)}
-        self.sizes = tuple(len(keep[variable]) for variable in self.free)
-        self.factors: list[CostFactor] = []
-        self._written: dict[tuple, np.ndarray] = {}
-        for i, costs in enumerate(factor_graph.unary):
-            if len(costs):
-                self._add((i,), (id(costs), id(keep[i])), lambda c=costs, k=keep[i]: c[k])
-        for factor in factor_graph.factors:
-            kept = [keep[i] for i in factor.scope]
-            key = (id(factor.multi_layout), *map(id, kept))
-            self._add(factor.scope, key, lambda p=factor, k=kept: p.multi_layout.restricted(k).dense)
-
-    def _add(self, scope: Sequence[int], key: tuple, make: Callable[[], np.ndarray]) -> None:
-        if key not in self._written:
-            self._written[key] = make().squeeze()
-        written, free = self._written[key], tuple(self.place[v] for v in scope if v in self.place)
-        if free:
-            self.factors.append(CostFactor(free, written))
-        else:
-            self.constant += float(written)
-
-    @property
-    def largest(self) -> int:
-        return max((array.size for array in self._written.values()), default=0)
-
-    def choice(self, found: Sequence[int]) -> tuple[int, ...]:
-        """A choice of the free variables as one of the tables."""
-        return tuple(
-            int(kept[found[self.place[variable]]] if variable in self.place else kept[0])
-            for variable, kept in enumerate(self.keep)
-        )
+    unary, tables = srmp.among(keep)
+    for width in WIDTHS:
+        found = least_sum(unary, tables, LARGE / 2, width, stop)
+        if found.choice is not None or math.isinf(found.beyond):
+            return found.choice
+    return None

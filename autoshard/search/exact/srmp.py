@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
+from autoshard.search.exact.consistency import SparseTables
 from autoshard.search.exact.enumerate_gap import enumerate_gap
-from autoshard.search.exact.message_schedule import factor_orbits_of, orbits_of, quotient_graph_of, swept
+from autoshard.search.exact.message_schedule import FactorOrbit, factor_orbits_of, orbits_of, quotient_graph_of, swept
 from autoshard.search.exact.min_marginals import LARGE
 from autoshard.search.exact.reduce import GraphicalModel
-from autoshard.search.exact.wcsp import SparseTables
 from autoshard.util.clock import now
 
 LIKE = 2
@@ -147,6 +147,20 @@ class Srmp:
             found.append(SparseTables(factor_orbit.variables, listed.value, listed.choices, listed.excess))
         return unary, found
 
+    def among(self, keep: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[SparseTables]]:
+        """Lists what all assignments of some choices cost above the bound, in the form of `listings`.
+
+        Args:
+            keep: per variable, the choices; one array object for variables that share them.
+        """
+        unary = [np.full(size, np.inf) for size in self.factor_graph.sizes]
+        for orbit in self.orbits:
+            above = orbit.potential - orbit.potential.min(axis=1, keepdims=True)
+            for variable, row in zip(orbit.members.tolist(), above, strict=True):
+                unary[variable][keep[variable]] = row[keep[variable]]
+        found = [_among(orbit, rows, keep) for orbit in self.factor_orbits for rows in _same_choices(orbit, keep)]
+        return unary, found
+
     def tighten(self, sweeps: int, end: float, gain: float, enough: float = math.inf) -> float:
         """Sweep until the bound hardly grows or is `enough`; the bound.
 
@@ -170,3 +184,23 @@ def _swept(passing: _Passing, lower: float, sweeps: int, end: float, gain: float
         last, lower = lower, passing.sweep()
         if lower - last <= gain * abs(lower):
             break
+
+
+def _same_choices(orbit: FactorOrbit, keep: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The rows of a factor orbit, in groups whose variables keep the same choices."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, scope in enumerate(orbit.variables.tolist()):
+        groups.setdefault(tuple(id(keep[v]) for v in scope), []).append(row)
+    return [np.array(rows) for rows in groups.values()]
+
+
+def _among(orbit: FactorOrbit, rows: np.ndarray, keep: Sequence[np.ndarray]) -> SparseTables:
+    """All possible combinations of the kept choices around some factors of an orbit."""
+    kept = [keep[v] for v in orbit.variables[rows[0]].tolist()]
+    total = orbit.messages.multi_layout.restricted(kept).dense - orbit.least()[rows].reshape(-1, *[1] * len(kept))
+    for position, (potentials, choices) in enumerate(zip(orbit.potentials, kept, strict=True)):
+        shape = [len(choices) if other == position else 1 for other in range(len(kept))]
+        total = total + potentials[np.ix_(rows, choices)].reshape(-1, *shape)
+    table, *places = np.nonzero(total < LARGE / 2)
+    choices = np.stack([choices[place] for choices, place in zip(kept, places, strict=True)], axis=1)
+    return SparseTables(orbit.variables[rows], table, choices, np.maximum(total[table, *places], 0.0))

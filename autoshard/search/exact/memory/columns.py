@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.search.exact.memory import highs
 from autoshard.search.exact.memory.copies import CopyUse, LiveCopies
 from autoshard.search.exact.memory.rows import MemoryRows, RowTerm
-from autoshard.search.exact.wcsp import highs
 from autoshard.search.factor_graph import FactorGraph, ValueFactor
 from autoshard.search.multi_layout import MultiLayoutCost
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.search.exact.memory.columns import MemoryProgram
+from autoshard.search.exact.memory.cutting_planes import CuttingPlane, model
 from autoshard.search.exact.memory.lagrangian_subproblem import LagrangianSubproblem
 from autoshard.search.exact.memory.path_relinking import PathRelinking
 from autoshard.search.exact.memory.rows import MemoryRows
-from autoshard.search.exact.wcsp.cutting_planes import CuttingPlane, model
 from autoshard.util.clock import now
 from autoshard.util.doing import so_far
 
@@ -44,6 +44,8 @@ TIES = 1e-5
 """What all seconds together weigh at most against the least memory, as a part of it: of equal bytes the faster."""
 COLUMNS = 60_000
 """The largest program that is tried in whole numbers."""
+SHARE = 0.2
+"""Of the time left, for a program of some of the choices."""
 WIDER = (1.5, 2.5, 5.0, 8.0, 12.0, 20.0, math.inf)
 """How many choices per variable are searched completely in the end, one after another."""
 
@@ -226,8 +228,8 @@ class LagrangianSearch:
             self.reduced = self._reduced()
         reduced = self.reduced
         every = np.sort(np.concatenate(reduced))
-        beyond = self.value - self.at_prices + EQUAL * abs(self.value)
-        beyond = min(beyond, float(every[int(min(most * len(reduced), len(every) - 1))]))
+        every_plan = self.value - self.at_prices + EQUAL * abs(self.value)
+        beyond = min(every_plan, float(every[int(min(most * len(reduced), len(every) - 1))]))
         keep = [np.flatnonzero(one <= max(beyond, one.min())) for one in reduced]
         if self.best is not None:
             keep = [np.union1d(kept, [one]) for kept, one in zip(keep, self.best, strict=True)]
@@ -235,7 +237,9 @@ class LagrangianSearch:
         if count == self.stats.get("kept"):
             return True  # nothing new to look at
         self.stats["kept"] = count
-        bound = self._whole(keep, 0.5 * self.left)
+        # Programs of some choices find plans; that of all which a better plan could make has the time that is left.
+        is_last = beyond >= min(every_plan, float(every[-1]))
+        bound = self._whole(keep, self.left if is_last else SHARE * self.left)
         left_out = min(
             float(np.delete(one, kept).min(initial=math.inf)) for one, kept in zip(reduced, keep, strict=True)
         )
@@ -249,7 +253,7 @@ class LagrangianSearch:
             return [np.zeros(size) for size in self.factor_graph.sizes]
         # By how much the best bound is above this one is known for all choices.
         higher = self.at_prices - self._bound_of(self.prices, search.lower)
-        return [np.maximum(one - higher, 0.0) for one in search.folded.marginals(search.bounds.reduced())]
+        return [np.maximum(one - higher, 0.0) for one in search.folded.marginals(search.srmp.reduced())]
 
     def _whole(self, keep: Sequence[np.ndarray], seconds: float) -> float:
         """The best plan among these choices becomes known; a bound for all of them, -inf if they are too many."""

@@ -17,10 +17,8 @@ import numpy as np
 from autoshard.search.exact.memory.spans import SpanCost, SpanMinMarginals
 from autoshard.search.exact.min_marginals import LARGE, ChoiceGroups, MinMarginals
 from autoshard.search.exact.reduce import GraphicalModel, ReducedFactor, ReducedGraph
-from autoshard.search.exact.search import Restricted
+from autoshard.search.exact.search import best_among
 from autoshard.search.exact.srmp import Srmp
-from autoshard.search.exact.wcsp import CostProblem
-from autoshard.search.exact.wcsp import solve as solve_tables
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.multi_layout import MultiLayoutCost
 from autoshard.util.clock import now
@@ -223,31 +221,31 @@ class LagrangianSubproblem:
         self.factor_graph, self.end = factor_graph, end
         self.folded = ReducedGraph(factor_graph)
         self.merged = JoinedGraph(self.folded)
-        self.bounds = MemorySrmp(self.merged)
+        self.srmp = MemorySrmp(self.merged)
         if near is None:
-            self.bounds.start(SWEEPS, end, ALIKE)
+            self.srmp.start(SWEEPS, end, ALIKE)
         else:
             self._continue(near)
         self.lower = self.tighten(SWEEPS if near is None else AGAIN, GAIN)
 
     def tighten(self, sweeps: int, gain: float) -> float:
         """More sweeps, until one gains less than `gain`, relatively; the bound."""
-        self.lower = self.bounds.tighten(sweeps, self.end, gain)
+        self.lower = self.srmp.tighten(sweeps, self.end, gain)
         return self.lower
 
     def _continue(self, near: LagrangianSubproblem) -> None:
         """Begin with the messages of another search, as far as its prices are over the same variables."""
         known: dict[tuple[int, ...], list[np.ndarray]] = {}
-        for factor_orbit in near.bounds.factor_orbits:
+        for factor_orbit in near.srmp.factor_orbits:
             for row, scope in enumerate(factor_orbit.variables.tolist()):
                 known[tuple(near.folded.variables[v] for v in scope)] = [one[row] for one in factor_orbit.potentials]
-        for factor_orbit in self.bounds.factor_orbits:
+        for factor_orbit in self.srmp.factor_orbits:
             scopes = [tuple(self.folded.variables[v] for v in scope) for scope in factor_orbit.variables.tolist()]
             empty = [np.zeros(one.shape[1]) for one in factor_orbit.potentials]
             parts = [known.get(scope, empty) for scope in scopes]
             factor_orbit.reset([np.stack(column) for column in zip(*parts, strict=True)])
-        for orbit in self.bounds.orbits:
-            orbit.potential = np.stack([self.bounds.unary[v] for v in orbit.members])
+        for orbit in self.srmp.orbits:
+            orbit.potential = np.stack([self.srmp.unary[v] for v in orbit.members])
             for factor_orbit, position, rows in orbit.slots:
                 orbit.potential -= factor_orbit.potentials[position][rows]
 
@@ -280,7 +278,7 @@ class LagrangianSubproblem:
         first = allowed
         while allowed <= FAR and (allowed == first or now() < self.end):
             keep = self._smaller([self._best(one, allowed, few) for one in reduced])
-            found = self._among(keep)
+            found = best_among(self.srmp, keep, lambda: now() > self.end)
             if found is not None:
                 return found
             allowed *= WIDER
@@ -288,8 +286,8 @@ class LagrangianSubproblem:
 
     def _alike(self) -> list[np.ndarray]:
         """Per orbit, how much the bound rises at least by each choice of one of its members."""
-        reduced = self.bounds.reduced()
-        return [np.min([reduced[v] for v in orbit.members], axis=0) for orbit in self.bounds.orbits]
+        reduced = self.srmp.reduced()
+        return [np.min([reduced[v] for v in orbit.members], axis=0) for orbit in self.srmp.orbits]
 
     @staticmethod
     def _best(reduced: np.ndarray, allowed: float, few: int) -> np.ndarray:
@@ -298,20 +296,12 @@ class LagrangianSubproblem:
 
     def _smaller(self, best: list[np.ndarray]) -> list[np.ndarray]:
         """Per variable the best choices of its orbit, so few that every price can be written out."""
-        best, orbits = list(best), self.bounds.orbit_of
+        best, orbits = list(best), self.srmp.orbit_of
         for scope in dict.fromkeys(tuple(int(orbits[v]) for v in factor.scope) for factor in self.merged.factors):
             while math.prod(len(best[orbit]) for orbit in scope) > CELLS:
                 longest = max(scope, key=lambda orbit: len(best[orbit]))
                 best[longest] = best[longest][:-1]
         return [best[orbit] for orbit in orbits]
-
-    def _among(self, keep: Sequence[np.ndarray]) -> tuple[int, ...] | None:
-        problem = Restricted(self.merged, keep)
-        if not math.isfinite(problem.constant):
-            return None
-        left = max(0.5, (self.end - now()) / 10)
-        found = solve_tables(CostProblem(problem.sizes, problem.factors), time_limit=left)
-        return None if found.choice is None else problem.choice(found.choice)
 
     def _improved(self, choice: Sequence[int]) -> list[int]:
         """One variable after another changed for the better (Besag's iterated conditional modes, 1986)."""
@@ -320,7 +310,7 @@ class LagrangianSubproblem:
         for _ in range(ROUNDS):
             again: dict[int, None] = {}
             for v in waiting:
-                costs = self.bounds.unary[v]
+                costs = self.srmp.unary[v]
                 for factor, position in around[v]:
                     costs = costs + factor.multi_layout.along(position, [choice[u] for u in factor.scope])
                 best = int(costs.argmin())

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from autoshard.search.exact.memory import highs
 from autoshard.search.exact.memory.rows import MemoryRows
-from autoshard.search.exact.wcsp import highs
 
 MOST_PARTS = 400
 """Parts that are weighed against each other at most."""

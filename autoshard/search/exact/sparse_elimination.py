@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.wcsp.consistency import SparseTables, consistent_entries, unary_entries
-from autoshard.search.exact.wcsp.problem import Scope
+from autoshard.search.exact.consistency import SparseTables, consistent_entries, unary_entries
+
+Scope = tuple[int, ...]
 
 # Tables as rows: joined where they agree on the variables in common, and minimized over one of these.
 #
