@@ -2,7 +2,8 @@
 
 A file that counts GB where bytes are read, or microseconds where seconds are, describes a machine that is a thousand or
 a million times off, and plans for it would be made without a word. The ranges end below what a calibration finds on a
-machine that is busy with other work (1.7e5 whole numbers a second were seen), and above what one writes in tera or giga.
+machine that is busy with other work (1.7e5 whole numbers a second were seen), and above what one writes in tera or
+giga.
 
 >>> from costmodel import preset
 >>> check_units(preset("h100"))
