@@ -133,6 +133,8 @@ def test_heads_of_fused_columns_are_split() -> None:
     import torch
     from torch import nn as tnn
 
+    from tests.frontends.torch_steps import check_step
+
     class Block(tnn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -141,10 +143,10 @@ def test_heads_of_fused_columns_are_split() -> None:
         def forward(self, x):
             query, key, value = self.qkv(x).view(4, 6, 3, 4, 6).permute(2, 0, 3, 1, 4).unbind(0)
             mixed = tnn.functional.scaled_dot_product_attention(query, key, value)
-            return self.out(mixed.transpose(1, 2).reshape(4, 6, 24)).square().mean()
+            return {"loss": self.out(mixed.transpose(1, 2).reshape(4, 6, 24)).square().mean()}
 
-    module, x = Block(), torch.zeros(4, 6, 24)
-    model = ash.from_torch(module, (x,), loss=lambda out, x: out, optimizer=lambda params: ash.optim.SGD(params, 1e-2))
+    torch.manual_seed(0)
+    model = check_step(Block(), (torch.randn(4, 6, 24),), mesh="dp=2 tp=2")
     planned = ash.plan(model, mesh="dp=2 tp=2", search="megatron", passes=())
     attention = next(node for node in planned.plan.graph.nodes if node.op.name == "Attention")
     assert planned.plan.strategy(attention).operand_layouts[0].parts[1] == 2
