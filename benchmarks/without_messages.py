@@ -86,7 +86,8 @@ class SilentComm(Comm):
     def _exchange(self, *_: Any) -> Any:
         raise NotImplementedError("no message from rank to rank has a stand-in")
 
-    _collect = _exchange
+    def _collect(self, parts: Any, root: int) -> Any:
+        raise NotImplementedError("no message to one rank has a stand-in")
 
 
 class _Ours(ByAutoshard):
