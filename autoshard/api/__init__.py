@@ -355,11 +355,9 @@ class Planned(PlannedData):
     def session_on(self, engine: str, device: str = "auto") -> Session[Planned]:
         """The same with another engine than numpy: torch, or xla; `device` as of `run`."""
         check_engine_device(engine, device)
-        if engine == "numpy":
-            return self.session
-        if (engine, device) not in self._sessions:
+        if engine != "numpy" and (engine, device) not in self._sessions:
             self._sessions[engine, device] = Session(self, default_comm(self.plan.mesh.devices), engine, device)
-        return self._sessions[engine, device]
+        return self.session if engine == "numpy" else self._sessions[engine, device]
 
     @cached_property
     def _sessions(self) -> dict[tuple[str, str], Session[Planned]]:
@@ -376,13 +374,10 @@ class Planned(PlannedData):
                 is a process; else all ranks here), "torch-compiled" (the same on ranks that are processes, with
                 operators between collectives compiled by `torch.compile`) or "xla" (one program for all of JAX's
                 devices, which are the ranks).
-            device: what ranks of torch compute on: "cpu" (they send by gloo), "cuda" (by NCCL where each has a CUDA
-                device of its own, else by gloo, through copies on the host), or "auto", which is cuda where all ranks
-                see a CUDA device. Numpy computes on CPUs alone, and XLA on the devices that JAX has.
+            device: what ranks of torch compute on: "cpu", "cuda" or "auto" (`autoshard.engines.placement`).
 
         Raises:
             PlanError: the engine lacks an operator of the program; named with its line.
-            UnknownNameError: no such engine or device.
             RuntimeSetupError: inputs that do not fit, another number of ranks than planned, or what the engine needs
                 is not there.
         """
@@ -392,8 +387,7 @@ class Planned(PlannedData):
         """That an engine has all operators of the program, and computes on the device.
 
         Raises:
-            PlanError: it lacks one; named with its line.
-            RuntimeSetupError: it does not compute there.
+            AutoshardError: it lacks one, named with its line, or does not compute there.
         """
         check_engine_device(engine, device)
         check_engine_runs(self.program, engine)
@@ -415,12 +409,10 @@ class Planned(PlannedData):
         Args:
             module: the torch module that was imported, whose names `state_dict` then has; tied tensors have several.
             compiled: whether operators between two collectives are compiled together, by `torch.compile`.
-            device: what ranks compute on: "cpu", "cuda", or "auto", which is cuda where all ranks see a CUDA device;
-                ranks of a host take its devices in turn.
+            device: what ranks compute on, as of `run`.
 
         Raises:
             PlanError: the engine torch lacks an operator, DTensors cannot say a layout, or it is another module.
-            UnknownNameError: no such device.
             RuntimeSetupError: torch is not there, another number of ranks than planned, or there is no such device.
         """
         need("torch", "to_torch")

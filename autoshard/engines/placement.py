@@ -2,9 +2,9 @@
 
 >>> one = Seen("host", ("GPU-1",), has_nccl=True)
 >>> placements("auto", [one, one])[1]
-RankDevice(device='cuda:0', wire='cpu', backend='gloo')
+DevicePlacement(device='cuda:0', wire='cpu', backend='gloo')
 >>> placements("cpu", [one])[0]
-RankDevice(device='cpu', wire='cpu', backend='gloo')
+DevicePlacement(device='cpu', wire='cpu', backend='gloo')
 
 Torch itself is not imported here: what it sees comes as a value (`torch_devices.seen`).
 """
@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class RankDevice:
+class DevicePlacement:
     """One rank's device, by torch's name; the device on which lies what it sends; and torch.distributed's backends.
 
     Where `wire` is another device than `device`, tensors are copied there and back around each collective.
@@ -64,7 +64,7 @@ class RankDevice:
     def is_cpu(self) -> bool:
         return self.device == "cpu"
 
-    def through(self, backends: str) -> RankDevice:
+    def through(self, backends: str) -> DevicePlacement:
         """The same on a group that there is already, with the backends that torch.distributed tells of it.
 
         Types are never what a backend lacks: what gloo or NCCL does not reduce or move, bfloat16 say, goes as a wider
@@ -98,7 +98,7 @@ def check_device(device: str) -> None:
         raise UnknownNameError(f"unknown device {device!r}{hint}; known are {', '.join(DEVICES)}")
 
 
-def placements(asked: str, seen: Sequence[Seen]) -> tuple[RankDevice, ...]:
+def placements(asked: str, seen: Sequence[Seen]) -> tuple[DevicePlacement, ...]:
     """For each rank where it computes: of its host's CUDA devices those that it sees are taken in turn.
 
     Ranks that have a device each send by NCCL; where several share one, which NCCL refuses, all send by gloo, through
@@ -121,7 +121,7 @@ def placements(asked: str, seen: Sequence[Seen]) -> tuple[RankDevice, ...]:
             f"rank{'s' * (len(without) > 1)} {ranks}); take device 'cpu', or 'auto', which computes on CPUs then"
         )
     if asked == "cpu" or without:
-        return (RankDevice(),) * len(seen)
+        return (DevicePlacement(),) * len(seen)
     numbers = [
         local % len(one.cuda) if one.chosen is None else one.chosen
         for local, one in zip(_local_ranks(seen), seen, strict=True)
@@ -129,7 +129,7 @@ def placements(asked: str, seen: Sequence[Seen]) -> tuple[RankDevice, ...]:
     taken = Counter((one.host, one.cuda[number]) for number, one in zip(numbers, seen, strict=True))
     own = max(taken.values()) == 1 and all(one.has_nccl for one in seen)
     names = [f"cuda:{number}" for number in numbers]
-    return tuple(RankDevice(name, name if own else "cpu", NCCL if own else "gloo") for name in names)
+    return tuple(DevicePlacement(name, name if own else "cpu", NCCL if own else "gloo") for name in names)
 
 
 def _local_ranks(seen: Sequence[Seen]) -> Iterator[int]:
@@ -140,4 +140,4 @@ def _local_ranks(seen: Sequence[Seen]) -> Iterator[int]:
         counted[one.host] += 1
 
 
-__all__ = ["DEVICES", "NCCL", "RankDevice", "Seen", "check_device", "placements"]
+__all__ = ["DEVICES", "NCCL", "DevicePlacement", "Seen", "check_device", "placements"]

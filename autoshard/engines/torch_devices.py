@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from autoshard.engines.placement import RankDevice, Seen
+from autoshard.engines.placement import DevicePlacement, Seen
 
 
 def seen(is_settled: bool = False) -> Seen:
@@ -28,7 +28,7 @@ def _identity(number: int) -> str:
     return str(getattr(torch.cuda.get_device_properties(number), "uuid", number))
 
 
-def settle(placement: RankDevice) -> None:
+def settle(placement: DevicePlacement) -> None:
     """Make the device the one that this process computes on."""
     torch.set_num_threads(1)
     if torch.device(placement.device).type == "cuda":
@@ -36,7 +36,7 @@ def settle(placement: RankDevice) -> None:
 
 
 @contextlib.contextmanager
-def exact(placement: RankDevice) -> Iterator[None]:
+def exact(placement: DevicePlacement) -> Iterator[None]:
     """Compute without gradients, and f32 as f32: TF32, which CUDA takes for convolutions unless told otherwise, keeps
     10 bits of a factor's 23 (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)."""
     with torch.no_grad():

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.placement import RankDevice, Seen, placements
+from autoshard.engines.placement import DevicePlacement, Seen, placements
 from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
 from autoshard.engines.torch_collectives import TorchCollectives
@@ -38,7 +38,7 @@ TIMEOUT = timedelta(minutes=30)
 """How long a collective waits for other ranks: gloo's default (torch.distributed.init_process_group)."""
 
 
-def join_world(comm: Comm, device: str | RankDevice = "auto", timeout: timedelta = TIMEOUT) -> RankDevice:
+def join_world(comm: Comm, device: str | DevicePlacement = "auto", timeout: timedelta = TIMEOUT) -> DevicePlacement:
     """Make torch's group of all ranks, unless there is one; where this rank computes: on `device`, or as chosen before.
 
     Raises:
@@ -50,7 +50,7 @@ def join_world(comm: Comm, device: str | RankDevice = "auto", timeout: timedelta
 
     (rank,) = comm.ranks
     known = [Seen.of_data(json.loads(one)) for one in _told_by_all(comm, json.dumps(seen().as_data()))]
-    chosen = device if isinstance(device, RankDevice) else None
+    chosen = device if isinstance(device, DevicePlacement) else None
     placement = chosen or placements(str(device), known)[rank]
     if dist.is_initialized():
         placement = chosen or placement.through(str(dist.get_backend_config()))
@@ -131,14 +131,16 @@ class TorchRun:
     Args:
         compiled: whether operators between two collectives are compiled together, by `torch.compile`.
         device: what it computes on: "cpu", "cuda", or "auto", which is cuda where all ranks see a CUDA device; or a
-            RankDevice, which is taken as it is.
+            DevicePlacement, which is taken as it is.
 
     Raises:
         PlanError: an operator that the engine lacks.
         RuntimeSetupError: torch is not there, or has another group already, or there is no such device.
     """
 
-    def __init__(self, program: Program, comm: Comm, compiled: bool = False, device: str | RankDevice = "auto") -> None:
+    def __init__(
+        self, program: Program, comm: Comm, compiled: bool = False, device: str | DevicePlacement = "auto"
+    ) -> None:
         check_runs(program, kernels_of("torch"))
         self.placement = join_world(comm, device)
         (rank,) = comm.ranks

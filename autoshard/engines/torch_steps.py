@@ -15,7 +15,7 @@ import torch.distributed as dist
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.pausing import PausingStretched, PausingWriter
-from autoshard.engines.placement import RankDevice, Seen, placements
+from autoshard.engines.placement import DevicePlacement, Seen, placements
 from autoshard.engines.torch_collectives import TorchCollectives
 from autoshard.engines.torch_devices import seen, settle
 from autoshard.engines.torch_engine import join_world, leave_at_exit
@@ -26,7 +26,7 @@ from autoshard.runtime.mpi import default_comm
 from autoshard.util.errors import RuntimeSetupError
 
 
-def joined(world: int, device: str | RankDevice = "auto") -> RankDevice:
+def joined(world: int, device: str | DevicePlacement = "auto") -> DevicePlacement:
     """Where this process computes as a rank of `torch.distributed`, which is started if need be: on `device`, or as
     chosen before.
 
@@ -42,7 +42,7 @@ def joined(world: int, device: str | RankDevice = "auto") -> RankDevice:
         placement = _of_torchrun(device)
     else:
         comm = default_comm(world)
-        placement = join_world(comm, device) if len(comm.ranks) < world or world == 1 else RankDevice()
+        placement = join_world(comm, device) if len(comm.ranks) < world or world == 1 else DevicePlacement()
     running = dist.get_world_size() if dist.is_initialized() else 1
     if running != world:
         raise RuntimeSetupError(
@@ -53,14 +53,14 @@ def joined(world: int, device: str | RankDevice = "auto") -> RankDevice:
     return placement
 
 
-def _of_group(device: str | RankDevice) -> RankDevice:
+def _of_group(device: str | DevicePlacement) -> DevicePlacement:
     """The placement on a group that there is; where NCCL is one of its backends, on the process' present device."""
-    if isinstance(device, RankDevice):
+    if isinstance(device, DevicePlacement):
         return device
     backends = str(dist.get_backend_config())
     has_nccl = "cuda:nccl" in backends.split(",")
     if not has_nccl:
-        RankDevice().through(backends)  # before anything is sent
+        DevicePlacement().through(backends)  # before anything is sent
     known: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(known, seen(is_settled=has_nccl))
     placement = placements(device, known)[dist.get_rank()].through(backends)
@@ -68,12 +68,12 @@ def _of_group(device: str | RankDevice) -> RankDevice:
     return placement
 
 
-def _of_torchrun(device: str | RankDevice) -> RankDevice:
+def _of_torchrun(device: str | DevicePlacement) -> DevicePlacement:
     """Join the ranks that torchrun has started."""
     store, rank, world = next(dist.rendezvous("env://"))  # pyright: ignore[reportPrivateImportUsage]
     store.set(f"autoshard/{rank}", json.dumps(seen().as_data()))
     known = [Seen.of_data(json.loads(store.get(f"autoshard/{one}"))) for one in range(world)]
-    placement = device if isinstance(device, RankDevice) else placements(device, known)[rank]
+    placement = device if isinstance(device, DevicePlacement) else placements(device, known)[rank]
     settle(placement)
     dist.init_process_group(placement.backend, store=store, rank=rank, world_size=world)
     leave_at_exit()
@@ -112,7 +112,7 @@ class TorchSteps:
         returned: int,
         updates: Collection[Node],
         compiled: bool = False,
-        device: str | RankDevice = "auto",
+        device: str | DevicePlacement = "auto",
     ) -> None:
         check_runs(program, kernels_of("torch"))
         self.placement = joined(program.mesh.devices, device)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from autoshard.engines.placement import RankDevice
+from autoshard.engines.placement import DevicePlacement
 from autoshard.engines.torch_library import array
 from autoshard.engines.torch_steps import StepRun, TorchSteps
 from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block, whole_of
@@ -69,7 +69,7 @@ class TorchModule(Shards):
         planned: PlannedData,
         module: torch.nn.Module | None = None,
         compiled: bool = False,
-        device: str | RankDevice = "auto",
+        device: str | DevicePlacement = "auto",
     ) -> None:
         super().__init__()
         graph, known = planned.graph, planned.traced.parameters

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard import ops, plan
-from autoshard.engines.placement import NCCL, RankDevice, Seen, placements
+from autoshard.engines.placement import NCCL, DevicePlacement, Seen, placements
 from autoshard.util.errors import PlanError, RuntimeSetupError, UnknownNameError
 
 TWO = ("GPU-a", "GPU-b")
@@ -19,7 +19,7 @@ def _devices(asked: str, *seen: Seen) -> list[str]:
 def test_ranks_of_a_host_take_its_devices_in_turn() -> None:
     one, other = Seen("one", TWO, True), Seen("other", ("GPU-c",), True)
     found = placements("auto", [one, other, one])
-    assert found == tuple(RankDevice(name, name, NCCL) for name in ("cuda:0", "cuda:0", "cuda:1"))
+    assert found == tuple(DevicePlacement(name, name, NCCL) for name in ("cuda:0", "cuda:0", "cuda:1"))
 
 
 def test_ranks_that_share_a_device_send_through_the_host() -> None:
@@ -31,19 +31,19 @@ def test_ranks_that_share_a_device_send_through_the_host() -> None:
 def test_a_device_for_each_process_is_not_shared() -> None:
     """As where CUDA_VISIBLE_DEVICES shows each rank another one, by the same number."""
     found = placements("auto", [Seen("one", ("GPU-a",), True), Seen("one", ("GPU-b",), True)])
-    assert found[1] == RankDevice("cuda:0", "cuda:0", NCCL)
+    assert found[1] == DevicePlacement("cuda:0", "cuda:0", NCCL)
 
 
 def test_without_nccl_and_with_devices_that_are_chosen() -> None:
-    assert placements("auto", [Seen("one", TWO, False)] * 2)[1] == RankDevice("cuda:1", "cpu", "gloo")
+    assert placements("auto", [Seen("one", TWO, False)] * 2)[1] == DevicePlacement("cuda:1", "cpu", "gloo")
     ranks = [Seen("one", TWO, True, chosen=1), Seen("one", TWO, True, chosen=0)]
     assert _devices("auto", *ranks) == ["cuda:1", "cuda:0"]
 
 
 def test_cpus_where_they_are_asked_for_or_a_rank_has_nothing_else() -> None:
     with_one, without = Seen("one", TWO, True), Seen("other")
-    assert placements("cpu", [with_one]) == (RankDevice(),)
-    assert placements("auto", [with_one, without]) == (RankDevice(), RankDevice())
+    assert placements("cpu", [with_one]) == (DevicePlacement(),)
+    assert placements("auto", [with_one, without]) == (DevicePlacement(), DevicePlacement())
     with pytest.raises(RuntimeSetupError, match=r"'cuda' was asked for, .* no CUDA device on other \(of rank 1\)"):
         placements("cuda", [with_one, without])
     with pytest.raises(UnknownNameError, match="unknown device 'cude'; did you mean 'cuda'"):
@@ -58,19 +58,19 @@ def test_what_ranks_see_travels_as_plain_data() -> None:
 @pytest.mark.parametrize(
     "placement, backends, wire",
     [
-        (RankDevice("cuda:1", "cuda:1", NCCL), "cpu:gloo,cuda:nccl", "cuda:1"),
-        (RankDevice("cuda:1", "cuda:1", NCCL), "cuda:nccl", "cuda:1"),
-        (RankDevice("cuda:1", "cuda:1", NCCL), "cpu:gloo,cuda:gloo", "cpu"),
-        (RankDevice("cuda:1", "cpu", "gloo"), "cpu:gloo,cuda:nccl", "cpu"),
-        (RankDevice(), "cpu:gloo,cuda:nccl", "cpu"),
+        (DevicePlacement("cuda:1", "cuda:1", NCCL), "cpu:gloo,cuda:nccl", "cuda:1"),
+        (DevicePlacement("cuda:1", "cuda:1", NCCL), "cuda:nccl", "cuda:1"),
+        (DevicePlacement("cuda:1", "cuda:1", NCCL), "cpu:gloo,cuda:gloo", "cpu"),
+        (DevicePlacement("cuda:1", "cpu", "gloo"), "cpu:gloo,cuda:nccl", "cpu"),
+        (DevicePlacement(), "cpu:gloo,cuda:nccl", "cpu"),
     ],
 )
-def test_groups_that_are_there_already(placement: RankDevice, backends: str, wire: str) -> None:
-    assert placement.through(backends) == RankDevice(placement.device, wire, placement.backend)
+def test_groups_that_are_there_already(placement: DevicePlacement, backends: str, wire: str) -> None:
+    assert placement.through(backends) == DevicePlacement(placement.device, wire, placement.backend)
 
 
-@pytest.mark.parametrize("placement", [RankDevice(), RankDevice("cuda:0", "cpu", "gloo")])
-def test_groups_that_move_nothing_of_cpus(placement: RankDevice) -> None:
+@pytest.mark.parametrize("placement", [DevicePlacement(), DevicePlacement("cuda:0", "cpu", "gloo")])
+def test_groups_that_move_nothing_of_cpus(placement: DevicePlacement) -> None:
     with pytest.raises(RuntimeSetupError, match=rf"backend 'cuda:nccl', but .* computes on {placement.device} and"):
         placement.through("cuda:nccl")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.api import Planned
-from autoshard.engines.placement import RankDevice
+from autoshard.engines.placement import DevicePlacement
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.exporters.torch_module import TorchModule
 from autoshard.partition.program import Program
@@ -80,10 +80,10 @@ def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
         _check_modules(planned, given, device=("cpu", _placements(device)[0]))
 
 
-def _placements(device: str) -> tuple[RankDevice, RankDevice]:
+def _placements(device: str) -> tuple[DevicePlacement, DevicePlacement]:
     """With copies on the host around each collective, and with a backend that moves the device's tensors."""
     backends = "cpu:gloo,pretended:gloo"
-    return RankDevice(device, backend=backends), RankDevice(device, device, backends)
+    return DevicePlacement(device, backend=backends), DevicePlacement(device, device, backends)
 
 
 def _check_modules(planned: Planned, given: Sequence[np.ndarray], **options: tuple[Any, Any]) -> None:
