@@ -50,6 +50,7 @@ def test_set_and_get_and_reset(tmp_path):
         ),
         ({"device_num": 0}, "device_num is 0; it must be a whole number of at least 1"),
         ({"device_num": True}, "device_num is True"),
+        ({"grad_accumulation_step": 0}, "grad_accumulation_step is 0; it must be a whole number of at least 1"),
         ({"mesh": "dp=2 dp=4"}, "mesh is 'dp=2 dp=4'"),
         ({"mesh": 8}, "mesh is 8; it must be a Mesh or its text"),
         ({"mesh": "dp=2 tp=4", "device_num": 6}, "device_num is 6, but mesh 'dp=2 tp=4' has 8 devices"),

@@ -108,6 +108,20 @@ def test_optimizers(optimizer):
     assert_like_one_device(Net(), optimizer, **AUTO, **MESH)
 
 
+@pytest.mark.parametrize("settings", [{**AUTO, **MESH}, {"parallel_mode": "data_parallel", "device_num": 3}])
+def test_gradients_of_micro_batches_are_added_up(settings):
+    net = Net()
+    other = copy_of(net)
+    whole = train(net, **settings)
+    in_parts = train(other, grad_accumulation_step=2, **settings)
+    np.testing.assert_allclose(in_parts, whole, rtol=1e-5)
+
+
+def test_micro_batches_that_do_not_divide_a_batch_are_refused():
+    with pytest.raises(AutoshardError, match="5"):
+        train(Net(), grad_accumulation_step=5)
+
+
 def test_layout_annotation_and_eight_devices():
     layout = ash.Layout((2, 4), ("dp", "mp"))
     net = Net(strategy=(layout("dp", "None"), layout("mp", "None")))

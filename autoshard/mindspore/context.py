@@ -100,6 +100,9 @@ class ParallelSettings:
             optimizer_weight_shard_size, into how many parts at most (-1: all); gradient_accumulation_shard, False only.
         comm_fusion: whether small collectives are joined: {"openstate": False} says no; {"allreduce": {"mode": "auto"}}
             and the like say yes, which is how it is without.
+        grad_accumulation_step: into how many micro batches a step of training cuts its batch, done one after the other;
+            gradients are added up before the update. Losses and updates are those of the whole batch. An operator that
+            needs the whole batch at once (its statistics) is refused by name.
         global_rank: this process's rank, checked against the launcher's.
     """
 
@@ -117,6 +120,7 @@ class ParallelSettings:
     enable_parallel_optimizer: bool = False
     parallel_optimizer_config: Mapping[str, Any] | None = None
     comm_fusion: Mapping[str, Any] | None = None
+    grad_accumulation_step: int = 1
 
     @property
     def full_batch(self) -> bool:
@@ -136,8 +140,8 @@ _NOT_HONOURED = {
     ),
     "set_auto_parallel_context": (
         "gradient_fp32_sync", "loss_repeated_mean", "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages",
-        "pipeline_config", "pipeline_result_broadcast", "grad_accumulation_step", "group_ckpt_save_file",
-        "auto_pipeline", "dump_local_norm", "auto_parallel_search_mode",
+        "pipeline_config", "pipeline_result_broadcast", "group_ckpt_save_file", "auto_pipeline",
+        "dump_local_norm", "auto_parallel_search_mode",
         "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
         "optimizer_weight_shard_aggregated_save",
     ),
@@ -193,6 +197,13 @@ def _check_hardware(what: str, value: Any) -> str:
 def _check_count(what: str, value: Any) -> int | None:
     count = positive(value)
     if value is not None and count is None:
+        raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
+    return count
+
+
+def _check_micro_batches(what: str, value: Any) -> int:
+    count = positive(value)
+    if count is None:
         raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
     return count
 
@@ -295,6 +306,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "enable_parallel_optimizer": _one_of(True, False),
     "parallel_optimizer_config": _check_optimizer_config,
     "comm_fusion": _check_fusion,
+    "grad_accumulation_step": _check_micro_batches,
     "global_rank": _check_rank,
 }
 

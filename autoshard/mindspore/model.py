@@ -424,9 +424,9 @@ class Model:
 
     def _trace_step(self, feed: Feed) -> Traced:
         scale = gradient_scale(self._parallel, self._mesh().devices, self.network, self.loss_fn)
-        again = recomputed(self.network)
-        objective = self._objective(feed.names)
-        return train_step(objective, self.optimizer, *feed.types, recompute=again, gradient_scale=scale).traced
+        again, parts = recomputed(self.network), self._parallel.grad_accumulation_step
+        given = (self._objective(feed.names), self.optimizer, *feed.types)
+        return train_step(*given, recompute=again, gradient_scale=scale, micro_batches=parts).traced
 
     def _trace_results(self, feed: Feed) -> Traced:
         """The loss, what the network returns, and the label; of a network alone just what it returns."""

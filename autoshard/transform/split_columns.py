@@ -1,4 +1,4 @@
-"""Columns that are taken apart, cut while they are columns: `taken_apart(graph)`, of a graph without gradients.
+"""Columns that are cut behind a reshape, cut before it: `split_columns(graph)`, of a graph without gradients.
 
     x: [b, t, (3 h d)] -> [b, t, 3, h, d] -> three of [b, t, h, d]    ->    x cut in three of [b, t, (h d)], reshaped
     slices of x that are all of it, one behind the other              ->    x cut once
@@ -25,7 +25,7 @@ Part = tuple[int, int]
 """Where in a dim a part begins, and how many places it has."""
 
 
-def taken_apart(graph: Graph, keep: Collection[Node] = ()) -> Graph:
+def split_columns(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     """The graph whose columns are cut before reshapes behind which they are taken apart, and by one operator.
 
     Nodes in `keep` (annotated ones) stay. The graph itself if there is nothing to do.

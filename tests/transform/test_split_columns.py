@@ -1,4 +1,4 @@
-"""taken_apart keeps what a graph computes, and cuts columns before they are reshaped."""
+"""split_columns keeps what a graph computes, and cuts columns before they are reshaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoshard.ir.graph import Graph
 from autoshard.ir.verify import verify
 from autoshard.partition.program import Collective
 from autoshard.trace import evaluate, trace
-from autoshard.transform.taken_apart import taken_apart
+from autoshard.transform.split_columns import split_columns
 
 RNG = np.random.default_rng(0)
 BATCH, LENGTH, WIDTH, HEADS, SIZE = 4, 5, 6, 2, 7
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable, dict[str, int]]] = {
 def made(function: Callable, *arrays: np.ndarray) -> Graph:
     """The graph as it is rewritten, which computes the same."""
     graph = trace(function, *arrays).graph
-    found = taken_apart(graph)
+    found = split_columns(graph)
     verify(found)
     for got, want in zip(evaluate(found, arrays), evaluate(graph, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
@@ -114,17 +114,17 @@ def halves_turned(x, w):
 @pytest.mark.parametrize("function", [needed_whole, by_heads, gaps, halves_turned])
 def test_what_is_needed_otherwise_stays(function: Callable) -> None:
     graph = trace(function, X, W).graph
-    assert taken_apart(graph) is graph
+    assert split_columns(graph) is graph
 
 
 def test_annotated_nodes_stay() -> None:
     graph = trace(unstacked, X, W).graph
     for name in ("Reshape", "Unstack"):
         (node,) = (node for node in graph.nodes if node.op.name == name)
-        assert taken_apart(graph, [node]) is graph
+        assert split_columns(graph, [node]) is graph
     graph = trace(slices, X, W).graph
     node = next(node for node in graph.nodes if node.op.name == "StridedSlice")
-    assert taken_apart(graph, [node]) is graph
+    assert split_columns(graph, [node]) is graph
 
 
 @pytest.mark.torch
