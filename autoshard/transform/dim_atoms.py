@@ -51,9 +51,10 @@ def reshaped(dims: Dims, shape: Sequence[int]) -> Dims | None:
     for size in shape:
         taken: list[DimAtom] = []
         while size_of(taken) < size:
-            if not left:
+            more, uneven = divmod(size, size_of(taken))
+            if not left or uneven:
                 return None
-            atom, more = left.pop(0), size // size_of(taken)
+            atom = left.pop(0)
             if atom.size > more:
                 if atom.size % more:
                     return None

@@ -13,6 +13,7 @@ from autoshard.ir.graph import Graph
 from autoshard.ir.verify import verify
 from autoshard.partition.program import Collective
 from autoshard.trace import evaluate, trace
+from autoshard.transform.dim_atoms import DimAtom, reshaped
 from autoshard.transform.split_columns import split_columns
 
 RNG = np.random.default_rng(0)
@@ -152,3 +153,8 @@ def test_heads_of_fused_columns_are_split() -> None:
     assert planned.plan.strategy(attention).operand_layouts[0].parts[1] == 2
     kinds = {one.step.kind for one in planned.program.instructions if isinstance(one, Collective)}
     assert "all_gather" not in kinds
+
+
+@pytest.mark.parametrize("before, after", [((2, 3), (3, 2)), ((4, 9), (6, 6)), ((2, 3, 5), (3, 10)), ((12,), (5, 2))])
+def test_dims_that_are_cut_unevenly_are_not_known(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    assert reshaped(tuple((DimAtom(size),) for size in before), after) is None
