@@ -187,14 +187,29 @@ def test_spectra_are_differentiated() -> None:
     same_state(model, 1e-4)
 
 
+def test_sorted_and_scattered_elements_are_differentiated() -> None:
+    rows = np.array([3, 1, 3])
+
+    def model(params: Any, x: jax.Array) -> jax.Array:
+        y = x @ params["w"]
+        y = y.at[rows].set(params["rows"]).at[rows].max(jnp.tanh(y[:3]))
+        return jnp.sort(y)[:, :2].sum() + jnp.median(y)
+
+    params = {"w": floats(1, 8, 6), "rows": floats(2, 3, 6)}
+    step = ash.from_jax(model, X, params=params, loss="output", optimizer=optax.sgd(0.01))
+    ash.plan(step, mesh="dp=2 tp=2", search="factor").run(X)
+    same_state(step)
+
+
 def test_what_has_no_gradient_here_is_said_to_have_one_of_jax() -> None:
-    def ordered(params: Any, x: jax.Array) -> jax.Array:
-        return jnp.sort(x @ params["w"])[:, :2].sum()
+    def factored(params: Any, x: jax.Array) -> jax.Array:
+        w = params["w"]
+        return (x @ w @ jnp.linalg.cholesky(w.T @ w + jnp.eye(6))).sum()
 
     options = {"params": {"w": floats(1, 8, 6)}, "loss": "output", "optimizer": optax.sgd(0.01)}
-    with pytest.raises(GraphError, match=r"Sort has no gradient.* or give from_jax gradients='jax'"):
-        _ = ash.from_jax(ordered, X, **options).traced
-    model = ash.from_jax(ordered, X, gradients="jax", **options)
+    with pytest.raises(GraphError, match=r"CustomCall has no gradient.* or give from_jax gradients='jax'"):
+        _ = ash.from_jax(factored, X, **options).traced
+    model = ash.from_jax(factored, X, gradients="jax", **options)
     ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model)
 
