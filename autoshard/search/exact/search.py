@@ -42,6 +42,8 @@ CLOSE = 1.3
 """Gaps that differ by less are not tried one behind the other."""
 ENTRIES = 1 << 21
 """The most combinations that are listed to find a first plan."""
+FIND = 0.5
+"""Seconds that a look for a first plan has at least, however late it is."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +182,14 @@ class _ExactSearch:
     def _find(self, lower: float, reduced: list[np.ndarray]) -> None:
         """Some plan, out of few choices of each variable; where one is known already, only a look for a better one."""
         allowed, known = NEAR * lower, math.isfinite(self.value)
+        end = now() + max(FIND, self.left)
         while self.best is None:
             if allowed > 1e6 * LARGE:
                 raise self._impossible()
             most = max(self.factor_graph.sizes)
             while self._entries(keep := self._keep(allowed, reduced, most)) > ENTRIES and most > 1:
                 most //= 2
-            found = best_among(self.srmp, keep)
+            found = best_among(self.srmp, keep, lambda: now() > end, WIDTHS[:1] if known else WIDTHS)
             if found is not None:
                 self._note(found)
             if known:
@@ -245,19 +248,23 @@ class _ExactSearch:
 
 
 def best_among(
-    srmp: Srmp, keep: Sequence[np.ndarray], stop: Callable[[], bool] = lambda: False
+    srmp: Srmp,
+    keep: Sequence[np.ndarray],
+    stop: Callable[[], bool] = lambda: False,
+    widths: Sequence[int] = WIDTHS,
 ) -> tuple[int, ...] | None:
     """Finds the best assignment of the kept choices, or a good one where many rows have to be given up.
 
     Args:
         keep: as of `Srmp.among`.
         stop: asked now and then; once it is true, hardly any rows are kept.
+        widths: how many rows an elimination keeps, one look after the other until one finds an assignment.
 
     Returns:
         None where none of these is possible, or none was found among as many rows as there is room for.
     """
     unary, tables = srmp.among(keep)
-    for width in WIDTHS:
+    for width in widths:
         found = least_sum(unary, tables, LARGE / 2, width, stop)
         if found.choice is not None or math.isinf(found.beyond):
             return found.choice
