@@ -111,3 +111,9 @@ def test_the_best_among_some_choices_is_the_best_of_all_their_assignments(sweeps
         least = min(map(graph.seconds, itertools.product(*keep)))
         found = best_among(srmp, keep)
         assert (graph.seconds(found) if found else np.inf) == pytest.approx(least, rel=1e-9)
+        # A look that is stopped, or keeps few rows, is no better, and what it finds is possible.
+        for stopped, widths in ((True, (1 << 12,)), (False, (64,))):
+            quick = best_among(srmp, keep, lambda stopped=stopped: stopped, widths)
+            if quick is not None:
+                assert all(one in some for one, some in zip(quick, keep, strict=True))
+                assert graph.seconds(quick) >= least * (1 - 1e-9)
