@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from autoshard.ir.graph import Value
+from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
 from autoshard.pipeline.execute.parcels import Receiver, Sender
 from autoshard.pipeline.planned.data import PipelineData
@@ -24,6 +25,8 @@ from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.micro.forms import cut as dealt
 
 Key = tuple[int, int | None]
+BlockKey = tuple[Value, Layout, tuple[int, ...]]
+"""An input in the blocks that programs take: its layout, and the shape that is cut into equal blocks."""
 
 
 @dataclass
@@ -46,7 +49,7 @@ class _GroupStep:
     own_sums: set[tuple[Place, int]] = field(default_factory=set)
     rows: dict[Value, dict[int, Parts]] = field(default_factory=dict)
     made: dict[Value, tuple[Parts, Register]] = field(default_factory=dict)
-    cuts: dict[tuple, Parts] = field(default_factory=dict)
+    cuts: dict[BlockKey, Parts] = field(default_factory=dict)
     receivers: dict[int, Receiver] = field(default_factory=dict)
     senders: dict[int, Sender] = field(default_factory=dict)
     measured: GroupMeasurement = field(default_factory=GroupMeasurement)
@@ -63,17 +66,21 @@ class GroupRun:
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
         self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
+        self.last_readers = self._last_readers()
         self.state: _GroupStep | None = None
 
     # -- a step
 
-    def run(self, arrays: Mapping[Value, np.ndarray]) -> Iterator[list[Letter]]:
+    def run(
+        self, arrays: Mapping[Value, np.ndarray], blocks: dict[BlockKey, Parts] | None = None
+    ) -> Iterator[list[Letter]]:
         """Do a step, and yield the letters that it waits for; on with it when they are there.
 
         Args:
             arrays: the whole inputs of the step's graph, and what follows from data alone.
+            blocks: inputs that are not among them; used up.
         """
-        self.state = state = _GroupStep(dict(arrays))
+        self.state = state = _GroupStep(dict(arrays), cuts={} if blocks is None else blocks)
         self._prepare(state)
         for stage in self.stages:
             if (stage, ONCE) in self.ready:
@@ -107,6 +114,16 @@ class GroupRun:
         rounds = [place for place in self.ready if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
         return sorted(rounds, key=lambda place: (int(place[1][1:]), place[0]))
 
+    def _last_readers(self) -> dict[BlockKey, Place]:
+        """The piece that reads each input last."""
+        once = [(stage, ONCE) for stage in self.stages if (stage, ONCE) in self.ready]
+        micro = [place for place in self.ready if runs_per_micro_batch(place[1])]
+        return {
+            block_key(value, register): place
+            for place in (*once, *micro, *self._updates())
+            for value, register in zip(self.ready[place].inputs, self.ready[place].program.inputs, strict=True)
+        }
+
     # -- pieces
 
     def _do(self, place: Place, micro: int | None) -> Iterator[list[Letter]]:
@@ -125,8 +142,10 @@ class GroupRun:
         begun = perf_counter()
         inputs = self._inputs(ready, micro, state)
         for into in ready.program.updates.values():  # the blocks that are replaced are the program's alone from here on
-            register = ready.program.inputs[into]
-            state.cuts.pop((ready.inputs[into], register.layout, register.whole.shape), None)
+            key = block_key(ready.inputs[into], ready.program.inputs[into])
+            kept = state.cuts.pop(key, None)
+            if kept is not None and self.last_readers[key] != place:
+                state.cuts[key] = [part.copy() for part in kept]
         made = self.executors[place].consume(inputs)
         self._leave(ready, made, micro, state)
         state.measured.busy += perf_counter() - begun
@@ -159,7 +178,7 @@ class GroupRun:
             if whole not in state.arrays:  # made of parameters, by this group
                 state.arrays[whole] = self._join(*state.made[whole])
             return self._cut(rows_of(state.arrays[whole], part, self.step.parts, micro, value), register)
-        key = value, register.layout, register.whole.shape
+        key = block_key(value, register)
         if key not in state.cuts:
             array = state.arrays[value] if value in state.arrays else self._joined_rows(value, state)
             state.cuts[key] = self._cut(array, register)
@@ -258,6 +277,11 @@ class GroupRun:
 
     def _join(self, parts: Parts, register: Register) -> np.ndarray:
         return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
+
+
+def block_key(value: Value, register: Register) -> BlockKey:
+    """What an input is known by in the blocks of a register."""
+    return value, register.layout, register.whole.shape
 
 
 def _kinds(action: Action) -> tuple[str, ...]:
