@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
@@ -39,6 +40,7 @@ from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
+from autoshard.search.registry import check_options
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.cell import Cell, stages_of_cells
 from autoshard.trace.function import Traced, known_trace
@@ -48,6 +50,7 @@ from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, St
 from costmodel import Hardware, format_bytes, format_seconds
 
 DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 MANY_LAYERS = 8
 """Equal layers from which on a search for stages plans them once, not stage by stage."""
 
@@ -134,8 +137,9 @@ def plan_pipeline(
     hardware: str | Hardware = "cpu",
     passes: Sequence[str] = DEFAULT,
     memory: str | int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> PlannedPipeline:
-    """Cut a training step into stages, and plan each on devices of its own.
+    """Cut a training step, or a model that is only applied, into stages, and plan each on devices of its own.
 
     Args:
         target, inputs: as `autoshard.plan` takes them.
@@ -154,6 +158,7 @@ def plan_pipeline(
         search: how each stage is planned: a mode.
         hardware: as for `autoshard.plan`.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
+        options: of the mode, as for `autoshard.plan`.
 
     Raises:
         MemoryLimitError: names the group with its stages, and the largest tensors in its memory.
@@ -174,7 +179,7 @@ def plan_pipeline(
     """
     stages = stages or _stages_of(target)
     if pipeline == AUTO:
-        fixed = {"chunks": chunks, "stages": stages}
+        fixed = {"chunks": chunks, "stages": stages, "options": options or None}
         if wrong := [name for name, value in fixed.items() if value is not None]:
             raise PlanError(f"pipeline {AUTO!r} finds the stages itself: leave out {' and '.join(wrong)}")
         names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
@@ -184,7 +189,7 @@ def plan_pipeline(
     groups = _groups(mesh, pipeline)
     if schedule == AUTO:
         again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
-        again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes)
+        again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes, options=options)
         return _best_schedule(again, len(groups), micro_batches, chunks, read_limit(memory))
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
@@ -198,8 +203,10 @@ def plan_pipeline(
     mode = search or DEFAULT_SEARCH
     if mode.endswith(".json"):
         raise PlanError(f"a pipeline is planned stage by stage by a mode, not by the file {mode}")
-    limit = read_limit(memory)
-    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
+    limit, given = read_limit(memory), options or _NO_OPTIONS
+    if given:
+        check_options(mode, given)
+    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes), given)
     if limit is not None:
         check_memory(found, limit)
     return found
@@ -290,12 +297,13 @@ def planned_stages(
     hardware: Hardware,
     mode: str,
     passes: tuple[str, ...],
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> PlannedPipeline:
     """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to."""
     whole = whole_step(pipeline)
     graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
     plans = tuple(
-        _planned(traced, graph, groups[place], mode, hardware, passes)
+        _planned(traced, graph, groups[place], mode, hardware, passes, options)
         for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
     )
     return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
@@ -415,7 +423,13 @@ def _assigned(
 
 
 def _planned(
-    traced: Traced, stage: StageGraph, group: RankGroup, mode: str, hardware: Hardware, passes: tuple[str, ...]
+    traced: Traced,
+    stage: StageGraph,
+    group: RankGroup,
+    mode: str,
+    hardware: Hardware,
+    passes: tuple[str, ...],
+    options: Mapping[str, Any],
 ) -> Plan:
     graph, mesh = stage.graph, group.mesh
     if is_named(mode):
@@ -424,6 +438,6 @@ def _planned(
         roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
         graph = replace(graph, roles=tuple(roles))
     asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
-    options = {REDUCED_ONCE: True} if is_named(mode) else {}
+    options = {**options, **({REDUCED_ONCE: True} if is_named(mode) else {})}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)

@@ -1,14 +1,15 @@
 """StagedSession: a planned pipeline on its ranks, with the parameters in the blocks that the last step left.
 
-It is to `PlannedPipeline` what `engines.session.Session` is to `Planned`. Each group keeps the parameters that its stages
-read. One that several groups read (a tied table) goes from the group that updates it to the others after each step.
+It is to `PlannedPipeline` what `engines.session.Session` is to `Planned`. Each group keeps the parameters that its
+stages read. One that several groups read (a tied table) goes from the group that updates it to the others after each
+step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from autoshard.runtime.stored import Stored
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import RuntimeSetupError
 
+P = TypeVar("P", bound=PipelineData)
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -37,14 +40,14 @@ class Reading:
     register: Register
 
 
-class StagedSession:
+class StagedSession(Generic[P]):
     """Runs the steps of a pipeline over `comm`, feeding back what each updates.
 
     `load` cuts the parameters' present values into blocks, `step` and `call` run the stages, `store` puts the updated
     parameters together again. Under MPI all ranks call each of them together.
     """
 
-    def __init__(self, planned: PipelineData, comm: Comm) -> None:
+    def __init__(self, planned: P, comm: Comm) -> None:
         self.planned, self.traced, self.comm = planned, planned.traced, comm
         self.steps = PipelineSession(planned, comm)
         graph = planned.graph
@@ -62,9 +65,9 @@ class StagedSession:
         self._stepped = False
 
     @property
-    def mesh_of_data(self) -> Any:
-        """The mesh of the first group, over which each group's ranks read data."""
-        return self.planned.groups[0].mesh
+    def reading(self) -> Comm:
+        """The ranks of a group that is here: data is divided between those of each group alike."""
+        return self.steps.groups[0].comm
 
     # -- parameters
 
@@ -120,8 +123,8 @@ class StagedSession:
         home = self._readings[value][0]
         array = None
         if home.group in self._runs:
-            run, register = self._runs[home.group], home.register
-            array = join(self._blocks(value, home), register.layout, register.true.shape, run.comm, register.whole.shape)
+            comm, register, parts = self._runs[home.group].comm, home.register, self._blocks(value, home)
+            array = join(parts, register.layout, register.true.shape, comm, register.whole.shape)
         return self.steps.from_group(home.group, array, value.type)
 
     def _blocks(self, value: Value, reading: Reading) -> Parts:

@@ -76,8 +76,8 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class LocalBlocks:
-    """A tensor as this process has it: the blocks of the ranks that it hosts (of these, those of `placed.ranks`), of the
-    shape `placed.local` or, without padding, of the rank's region."""
+    """A tensor as this process has it: the blocks of the ranks that it hosts and that have any, of the shape
+    `placed.local` or, without padding, of the rank's region."""
 
     parts: Sequence[np.ndarray]
     placed: Placed

@@ -69,7 +69,9 @@ def save(
         stage = directory / from_all(comm, begun)[0]
         records = together(comm, what, lambda: _write(stage, arrays, comm))
         told = from_all(comm, json.dumps([(name, vars(file), blocks) for name, file, blocks in records]))
-        done = together(comm, what, lambda: _finish(stage, arrays, told, (step, comm.world), metadata, keep) if first else "")
+        done = together(
+            comm, what, lambda: _finish(stage, arrays, told, (step, comm.world), metadata, keep) if first else ""
+        )
         return directory / from_all(comm, done)[0]
 
 
@@ -120,17 +122,18 @@ def _write(stage: Path, arrays: Mapping[str, LocalBlocks], comm: Comm) -> Record
     if not stage.is_dir():
         raise CheckpointError(f"rank 0 made the folder {stage}, which this rank does not see; use a shared file system")
     parts = {name: dict(zip(held.placed.hosted(comm.ranks), held.parts, strict=True)) for name, held in arrays.items()}
-    records = (
-        _write_rank(stage, {name: held.placed for name, held in arrays.items() if rank in parts[name]}, parts, rank, comm)
-        for rank in comm.ranks
-    )
+    records = []
+    for rank in comm.ranks:
+        here = {name: (held.placed, parts[name][rank]) for name, held in arrays.items() if rank in parts[name]}
+        records.append(_write_rank(stage, here, rank, comm.world))
     return [record for record in records if record is not None]
 
 
 def _write_rank(
-    stage: Path, placed: Mapping[str, Placed], parts: Mapping[str, Mapping[int, np.ndarray]], rank: int, comm: Comm
+    stage: Path, held: Mapping[str, tuple[Placed, np.ndarray]], rank: int, world: int
 ) -> tuple[str, StoredFile, dict[str, Any]] | None:
     """Write what a rank is the first owner of; None if that is nothing."""
+    placed = {name: one for name, (one, _) in held.items()}
     regions = {name: one.region(rank) for name, one in placed.items()}
     own = {
         name: one.type.with_shape(extent(regions[name]))
@@ -141,9 +144,9 @@ def _write_rank(
         return None
 
     def array(name: str) -> np.ndarray:
-        return parts[name][rank][tuple(map(slice, own[name].shape))]
+        return held[name][1][tuple(map(slice, own[name].shape))]
 
-    file = f"rank-{rank:05d}-of-{comm.world:05d}.safetensors"
+    file = f"rank-{rank:05d}-of-{world:05d}.safetensors"
     header, sums = write_file(stage / file, own, array, {"format": "np"})
     blocks = {
         name: {
