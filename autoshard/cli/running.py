@@ -136,6 +136,20 @@ def run(
             "where torch sees a CUDA device on every rank.",
         ),
     ] = DEVICE,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Of a model: write its parameters, and the states of its optimizer, as a checkpoint of one step more.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Of a model: go on from the newest checkpoint there, of whatever mesh, plan or stages.",
+        ),
+    ] = None,
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
@@ -171,6 +185,8 @@ def run(
             "option": option,
             "pipeline": pipeline,
             "json": as_json or None,
+            "save": save,
+            "resume": resume,
         }
         _check_script(script, check, {**settings, **own})
         raise typer.Exit(launch(given, ranks, **options))
@@ -184,6 +200,8 @@ def run(
     if stages is not None:
         _check_stages(script, settings, trace)
         settings["stages"] = stages
+    if is_module(script) and (save or resume):
+        raise TargetError(f"--save and --resume go with a model, SCRIPT.py:NAME, not with {script}")
     if len(given) > 1:
         kind = "module" if is_module(script) else "model"
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
@@ -194,7 +212,7 @@ def run(
         if is_module(script):
             command = [*_prepared_module(script, ranks, mesh, check, Path(folder), settings), *["--json"] * as_json]
         else:
-            settings |= {"trace": trace, "silent": as_json}
+            settings |= {"trace": trace, "silent": as_json, "save": save and save.resolve(), "resume": resume}
             command = _prepared_model(script, ranks, mesh, check, Path(folder), settings)
         code = started(command, ranks, engine, options)
         traced = None if trace is None else _save_trace(Path(command[1]), trace, code)
@@ -220,6 +238,7 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
         equal=None if whose is None else not wrong,
         wrong=wrong,
         trace=shown,
+        saved=result.get("saved"),
     )
 
 

@@ -29,9 +29,6 @@ from autoshard.mindspore.resume import Position, TrainingState
 from autoshard.mindspore.sessions import LOSS, RESULTS, TRAIN, AnySession, Sessions
 from autoshard.pipeline.planning import PlannedPipeline
 
-MAX_DUMPED_RANKS = 64
-"""Ranks that one process dumps; beyond that only rank 0's files are written."""
-
 
 class Model:
     """A network with its loss and optimizer; MindSpore's further arguments can only be what they are by default.

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
 
+import numpy as np
 import pytest
+
+from autoshard.cli.module_run import SEED, random_inputs
+from autoshard.ir.graph import DATA
+from autoshard.runtime.checkpoint import Reader, find
 
 SCRIPT = """
 import numpy as np
@@ -47,6 +53,43 @@ def test_run_on_ranks_of_other_sizes(target, cli):
     assert code == 0, err
     assert "ran on 2 stages (zb_h1, 2 micro batches) on dp=2 on ranks 0-1; rank 2" in out
     assert "ranks idle for" in out and "predicted " in out and "equal to the unsplit run" in out
+
+
+@pytest.mark.mpi
+def test_a_checkpoint_goes_on_in_other_stages_and_without(target, cli, tmp_path):
+    """Three steps, each in another form, lead to what three steps in one process lead to."""
+    saved = str(tmp_path / "saved")
+    for i, order in enumerate(
+        (
+            ["-n", "3", "--pipeline", "dp=2/tp=1", "--micro-batches", "2"],
+            ["-n", "4", "--pipeline", "pp", "--mesh", "pp=2,dp=2", "--micro-batches", "3", "--schedule", "zb_h1"],
+            ["-n", "2"],
+        )
+    ):
+        resumed = ["--resume", saved] if i else []
+        code, out, err = cli("run", target, *order, *resumed, "--save", saved, "--check", "--json")
+        assert code == 0, err
+        told = json.loads(out)
+        assert told["saved"].endswith(f"step-0000000{i + 1}") and told["equal"]
+        assert told["compared_with"] == "the unsplit run"
+    reader = Reader.open(find(tmp_path / "saved", 3))
+    step = runpy.run_path(target.rpartition(":")[0])["train"]()
+    data = [
+        array for array, role in zip(random_inputs(step.graph, SEED), step.graph.roles, strict=True) if role == DATA
+    ]
+    for _ in range(3):
+        step(*data)
+    for value, parameter in step.traced.parameters.items():
+        found = np.empty(parameter.shape, parameter.dtype.numpy)
+        reader.read(value.name, tuple(slice(0, size) for size in parameter.shape), found)
+        np.testing.assert_allclose(found, parameter.asnumpy(), rtol=1e-4, atol=1e-5, err_msg=value.name)
+
+
+def test_what_cannot_be_resumed(target, cli, tmp_path):
+    code, _, err = cli("run", target, "-n", "2", "--resume", str(tmp_path))
+    assert code == 2 and "there is no checkpoint in" in " ".join(err.split())
+    code, _, err = cli("run", "--save", str(tmp_path), "-n", "2", target.rpartition(":")[0])
+    assert code == 2 and "--save: for a model" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

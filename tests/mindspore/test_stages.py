@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from autoshard.mindspore.parallel import AutoParallel
 from autoshard.mindspore.resume import Position
 from autoshard.pipeline import PlannedPipeline
 from autoshard.runtime.checkpoint import export_file, find, read_index
+from autoshard.runtime.launch import launch
 from autoshard.util.errors import AutoshardError, ContextError, MemoryLimitError, PlanError, StageError
 
 SEMI = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
@@ -232,6 +235,22 @@ def test_evaluation_prediction_and_callbacks(capsys: pytest.CaptureFixture[str])
     assert len(found[1]) == 3 and isinstance(found[2], ms.Tensor)
     np.testing.assert_allclose(found[2], wanted[2], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[3], wanted[3], rtol=1e-4, atol=1e-5)
+
+
+SAMPLE = Path(__file__).parents[2] / "sample_code" / "pipeline_parallel" / "train.py"
+
+
+def test_the_sample_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(SAMPLE), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "2 stages (1f1b, 4 micro batches) on d=2 on ranks 0-1; d=2 on ranks 2-3" in told
+    assert told.count("epoch: 3 step: 8, loss is") == 2 and "largest relative difference of a loss" in told
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
+def test_the_sample_on_ranks() -> None:
+    assert launch([str(SAMPLE)], 4, timeout=120) == 0
 
 
 # -- checkpoints

@@ -15,6 +15,7 @@ import numpy as np
 
 from autoshard.engines.session import from_first_rank
 from autoshard.ir.graph import DATA, Value
+from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
 from autoshard.pipeline.execute.group import BlockKey, GroupRun, block_key
 from autoshard.pipeline.execute.session import PipelineSession
@@ -44,12 +45,13 @@ class StagedSession(Generic[P]):
     """Runs the steps of a pipeline over `comm`, feeding back what each updates.
 
     `load` cuts the parameters' present values into blocks, `step` and `call` run the stages, `store` puts the updated
-    parameters together again. Under MPI all ranks call each of them together.
+    parameters together again. Under MPI all ranks call each of them together. `steps` is what runs them, where it is
+    there already.
     """
 
-    def __init__(self, planned: P, comm: Comm) -> None:
+    def __init__(self, planned: P, comm: Comm, steps: PipelineSession | None = None) -> None:
         self.planned, self.traced, self.comm = planned, planned.traced, comm
-        self.steps = PipelineSession(planned, comm)
+        self.steps = steps or PipelineSession(planned, comm)
         graph = planned.graph
         known = {value: self.traced.parameters.get(value) for value in self.traced.graph.inputs}
         pairs = zip(graph.inputs, known.values(), strict=True)
@@ -139,12 +141,20 @@ class StagedSession(Generic[P]):
     def blocks(self) -> Iterator[tuple[Parameter, LocalBlocks]]:
         """The parameters as they stand now, in the blocks of the group that has them; others have none of these."""
         for value, parameter in self._parameters.items():
-            if value in self._everywhere and not self._readings[value]:
-                continue  # it is nobody's, and stays as it is
+            if not self._readings[value]:
+                yield parameter, self._unread(value)
+                continue
             home = self._readings[value][0]
             register, ranks = home.register, self.planned.groups[home.group].ranks
             parts = self._blocks(value, home) if home.group in self._runs else []
             yield parameter, LocalBlocks(parts, Placed(register.true, register.layout, register.whole.shape, ranks))
+
+    def _unread(self, value: Value) -> LocalBlocks:
+        """A parameter that no stage reads in blocks: the first group has it whole."""
+        group = self.planned.groups[0]
+        count = len(self._runs[0].comm.ranks) if 0 in self._runs else 0
+        placed = Placed(value.type, Layout.replicated(group.mesh, value.type.rank), None, group.ranks)
+        return LocalBlocks([self._whole[value]] * count, placed)
 
     # -- steps
 
