@@ -152,13 +152,15 @@ class Model:
         self._no_sink(dataset_sink_mode, "eval")
         self.sync()
         losses: list[float] = []
+        loaded: list[AnySession] = []
         for metric in self.metrics.values():
             metric.clear()
         with _mode_of(self.network, training=False):
             for row, feed in self._sessions.rows(valid_dataset, "evaluation"):
                 session = self._sessions.of(self._evaluation, feed)
-                if not losses:
+                if session not in loaded:  # one for each size of rows
                     session.load()
+                    loaded.append(session)
                 losses.append(self._evaluated(session, self._sessions.given(session, feed, row)))
         if not losses:
             raise TrainingError("eval: the dataset has no rows")

@@ -224,7 +224,8 @@ def test_evaluation_prediction_and_callbacks(capsys: pytest.CaptureFixture[str])
         one.fit(2, data(), data(48), callbacks=[ms.LossMonitor(2), ms.TimeMonitor()])
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("epoch: 1 ", "epoch: 2 "))]
         scores = one.predict(np.arange(6, dtype=np.int32)), one.predict(np.array([4, 1, 0, 0, 2], np.int32))
-        return one.eval(data()), lines, *scores
+        uneven = [tuple(column[:size] for column in row) for row, size in zip(data(), (24, 10, 24), strict=True)]
+        return {**one.eval(data()), "uneven": one.eval(uneven)["loss"]}, lines, *scores
 
     found = told({**SEMI, "device_num": 4, "pipeline_stages": 2})
     wanted = told({})
