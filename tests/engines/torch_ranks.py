@@ -1,6 +1,6 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
-Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a step, compiled), device/MESH/MODE (a
+Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a small step, compiled), device/MESH/MODE (a
 step on a device that is no CPU, and sends through copies on the host), or random/SEED (on CPUs, and on such a device).
 """
 
@@ -20,7 +20,7 @@ from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
 from tests.engines.pretended import pretended
-from tests.engines.programs import forward, program_of, step
+from tests.engines.programs import forward, program_of, small_step, step
 from tests.engines.recorded import difference
 from tests.oracle.many import case
 
@@ -46,7 +46,7 @@ def check(name: str) -> None:
     if kind == "device":
         _check_device(*step(*rest))
         return
-    model, given = (forward if kind == "forward" else step)(*rest)
+    model, given = {"forward": forward, "compiled": small_step}.get(kind, step)(*rest)
     parameters = list(model.traced.parameters.values())
     before = [np.array(one.data) for one in parameters]
     engine = "torch-compiled" if kind == "compiled" else "torch"
