@@ -6,8 +6,11 @@ step on a device that is no CPU, and sends through copies on the host), or rando
 
 from __future__ import annotations
 
+import runpy
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +80,19 @@ def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
             found = run.consume([list(parts) for parts in blocks])
             _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
             _check_collectives(program, run, 1)
+            _check_code(planned, arrays, placement)
         _check_modules(planned, given, device=("cpu", _placements(device)[0]))
+
+
+def _check_code(planned: Planned, arrays: Sequence[np.ndarray], placement: DevicePlacement) -> None:
+    """The exported module, on the device."""
+    with tempfile.TemporaryDirectory() as folder:
+        planned.export("torch-code", Path(folder) / "plan.py")
+        code = runpy.run_path(str(Path(folder) / "plan.py"))
+    inputs = dict(zip([one.name for one in planned.program.inputs], arrays, strict=True))
+    found = code["run_on"](placement.device, placement.wire, code["PLAN"], code["step"], inputs, 1)
+    executor = Executor(planned.program, default_comm(planned.plan.mesh.devices))
+    _assert_same([found[one.name] for one in planned.program.outputs], executor(*arrays))
 
 
 def _placements(device: str) -> tuple[DevicePlacement, DevicePlacement]:
