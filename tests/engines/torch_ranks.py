@@ -1,8 +1,8 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
 Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a small step, compiled), random/SEED (on
-CPUs, and on a device that is none), or device/MESH/MODE (a step on a device that is no CPU, and sends through copies on the
-host).
+CPUs, and on a device that is none), or device/MESH/MODE (a step on a device that is no CPU, and sends through copies on
+the host).
 """
 
 from __future__ import annotations
