@@ -114,8 +114,6 @@ def prepare(
         known = {name: settings[name] for name in ("hardware", "micro_batches")}
         planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     step = 0 if resume is None else take_up(planned, resume)
-    if save is not None:
-        parameters_of(planned)
     inputs = inputs_of(planned, model, inputs)
     wanted = wanted_of(planned, model if resume is None else None, inputs) if check else None
     path = folder / f"{target.rpartition(':')[2]}.pickle"
@@ -136,6 +134,8 @@ def write(prepared: Prepared, path: Path) -> None:
     Raises:
         AutoshardError: what the engine finds wrong.
     """
+    if prepared.save is not None:
+        parameters_of(prepared.planned)
     _make_parameters(prepared.planned)
     prepared.planned.check_engine(prepared.engine, prepared.device)
     path.write_bytes(pickle.dumps(prepared))

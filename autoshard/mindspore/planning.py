@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,27 +100,23 @@ def planned_in_stages(
         traced = with_strategies(traced, parallel.strategy_ckpt_load_file)
     borne, chunks = stages_of(network, parallel)
     schedule, chunks = schedule_of(parallel, chunks)
-    search, devices = _search(parallel), planned_devices(parallel)
-
-    def plan(traced: Traced, search: str) -> PlannedPipeline:
-        return plan_pipeline(
-            traced,
-            pipeline=groups_of(parallel, devices),
-            micro_batches=parts,
-            schedule=schedule,
-            chunks=chunks,
-            stages=None if borne is None else _with_operators(borne, traced),
-            search=search,
-            hardware=preset(parallel.hardware),
-            passes=_passes(parallel),
-            memory=settings.max_device_memory,
-            options=options_of(search),
-        )
-
-    found = plan(traced, search)
-    if not parallel.enable_parallel_optimizer or not states:
-        return found
-    return plan(with_parallel_optimizer(found.traced, layouts_of(found), parallel, states), _follows(search))
+    plan = partial(
+        plan_pipeline,
+        pipeline=groups_of(parallel, planned_devices(parallel)),
+        micro_batches=parts,
+        schedule=schedule,
+        chunks=chunks,
+        stages=None if borne is None else _with_operators(borne, traced),
+        hardware=preset(parallel.hardware),
+        passes=_passes(parallel),
+        memory=settings.max_device_memory,
+    )
+    search = _search(parallel)
+    found = plan(traced, search=search, options=options_of(search))
+    if parallel.enable_parallel_optimizer and states:
+        traced, search = with_parallel_optimizer(found.traced, layouts_of(found), parallel, states), _follows(search)
+        found = plan(traced, search=search, options=options_of(search))
+    return found
 
 
 def planned_devices(parallel: ParallelSettings) -> int:

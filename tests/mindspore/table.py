@@ -91,6 +91,10 @@ PIPELINES = (
         "the same, for one network",
     ),
     (
+        "`value_and_grad`, `grad`",
+        "computed whole by every rank, in no stages; what `TrainOneStepCell` and `Model` do is in stages",
+    ),
+    (
         "`lazy_inline`",
         "makes no difference: equal layers are planned once",
     ),

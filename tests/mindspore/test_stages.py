@@ -155,6 +155,23 @@ def test_parallel_optimizer_cuts_parameters_within_their_stage() -> None:
     assert found.infer_train_layout(data())["moment1.third.dense.weight"][2] == [7, 18]
 
 
+def test_strategies_of_a_file_and_of_cells_are_those_of_a_stage(tmp_path: Path, alone: Any) -> None:
+    path = str(tmp_path / "strategies.json")
+    settings = {**AUTO, "device_num": 2, "search_mode": "sharding_propagation"}
+    one = model({**settings, "strategy_ckpt_save_file": path}, micro=0)
+    one.network.backbone.third.dense.matmul.shard(((1, 1), (2, 1)))
+    one.build(data())
+    found = model({**settings, "device_num": 4, "pipeline_stages": 2, "strategy_ckpt_load_file": path})
+    found.network.network.backbone.first.dense.matmul.shard(((1, 2), (1, 2)))
+    assert_alike(trained(found), alone)
+    parts = {node.name: plan.strategy(node).in_strategy for plan in found.planned.plans for node in plan.graph.nodes}
+    assert parts["third.dense.matmul"] == ((1, 1), (2, 1)) and parts["first.dense.matmul"] == ((1, 2), (1, 2))
+    wrong = model({**settings, "device_num": 4, "pipeline_stages": 2})
+    wrong.network.network.backbone.last.dense.matmul.shard(((2, 1), (2, 1)))
+    with pytest.raises(AutoshardError, match="last.dense.matmul"):  # four parts, and a stage has two devices
+        wrong.train(1, data())
+
+
 @pytest.mark.parametrize("scheduler, numbers", [("1f1b", (0, 1, 2, 3)), ("gpipe", (0, 1, 2, 3)),
                                                 ("zero_bubble_v", (0, 1, 3, 2))])  # fmt: skip
 def test_segments_of_interleaved_stages(alone: Any, scheduler: str, numbers: tuple[int, ...]) -> None:
