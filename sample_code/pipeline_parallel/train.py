@@ -13,7 +13,7 @@ import numpy as np
 import autoshard.mindspore as ms
 import autoshard.mindspore.communication as comm
 from autoshard.mindspore import Model, lazy_inline, nn, ops, set_auto_parallel_context
-from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.mindspore.dataset import Dataset, NumpySlicesDataset
 
 RANKS, STAGES, MICRO_BATCHES = 4, 2, 4
 BATCH, SIZE, CLASSES, EPOCHS = 64, 32, 8, 3
@@ -36,10 +36,11 @@ class Network(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.begin, self.end = nn.Dense(SIZE, SIZE), nn.Dense(SIZE, CLASSES)
-        self.blocks = nn.CellList([Block() for _ in range(4)])
-        for i, block in enumerate(self.blocks):
-            block.pipeline_stage = i * STAGES // len(self.blocks)
+        blocks = [Block() for _ in range(4)]
+        for i, block in enumerate(blocks):
+            block.pipeline_stage = i * STAGES // len(blocks)
             block.up.matmul.shard(((1, 1), (2, 1)))  # strategies are for the devices of one stage
+        self.blocks = nn.CellList(blocks)
         self.begin.pipeline_stage, self.end.pipeline_stage = 0, STAGES - 1
 
     def construct(self, x):
@@ -49,7 +50,7 @@ class Network(nn.Cell):
         return self.end(x)
 
 
-def dataset() -> NumpySlicesDataset:
+def dataset() -> Dataset:
     points = np.random.default_rng(3).normal(size=(8 * BATCH, SIZE)).astype(np.float32)
     labels = (points[:, :CLASSES] + points[:, -CLASSES:]).argmax(-1).astype(np.int32)
     return NumpySlicesDataset((points, labels), ["input", "label"], shuffle=False).batch(BATCH)

@@ -81,7 +81,7 @@ def test_a_parameter_lies_where_its_stage_is():
     assert ranks["layers.1.weight"] == ranks["moment2.layers.1.weight"] == (0, 1)
     assert ranks["layers.3.weight"] == ranks["moment1.layers.3.bias"] == (2, 3)
     assert set(ranks) == set(named(one.planned))
-    read = readings(one.planned, dict.fromkeys(one.planned.traced.parameters))
+    read = readings(one.planned, one.planned.traced.parameters)
     groups = {value.name: [reading.group for reading in found] for value, found in read.items()}
     assert sorted(set(groups["table"])) == [0, 1] and set(groups["layers.3.weight"]) == {1}
 

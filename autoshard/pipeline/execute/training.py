@@ -7,7 +7,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -224,7 +224,7 @@ class StagedSession(Generic[P]):
         return self._joined(value) if value in self._parameters else self.steps.result(value, arrays)
 
 
-def readings(planned: PipelineData, parameters: Mapping[Value, Parameter]) -> dict[Value, tuple[Reading, ...]]:
+def readings(planned: PipelineData, parameters: Iterable[Value]) -> dict[Value, tuple[Reading, ...]]:
     """Who reads each parameter, and in which register; first the group that updates it."""
     found: dict[Value, dict[tuple[int, BlockKey], Reading]] = {value: {} for value in parameters}
     for (stage, _), ready in planned.programs.pieces.items():
