@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.forms import ExportForms
+from autoshard.pipeline.exports.stages_file import stages_data
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import csv_text
 
@@ -18,6 +19,7 @@ def _schedule(planned: PipelineData) -> str:
 STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     "a plan in stages",
     texts={
+        "json": ("the whole plan, which `plan_pipeline(..., search=FILE.json)` takes up again", stages_data),
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
     },
     files={},
