@@ -8,6 +8,7 @@ from __future__ import annotations
 from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.forms import ExportForms
 from autoshard.pipeline.exports.stages_file import stages_data
+from autoshard.pipeline.exports.torch_stages import save_torch_stages
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import csv_text
 
@@ -23,7 +24,12 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
     },
     files={},
-    folders={},
+    folders={
+        "torch-stages": (
+            "a folder of Python modules, one for each stage, which torchrun runs with torch alone",
+            save_torch_stages,
+        ),
+    },
     elsewhere=PLAN_FORMS.names,
 )
 """The forms of a plan in stages: the door of `PlannedPipeline.export` and of the command."""
