@@ -8,6 +8,7 @@ from __future__ import annotations
 from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.forms import ExportForms
 from autoshard.pipeline.exports.stages_file import stages_data
+from autoshard.pipeline.exports.torch_pipelining import save_torch_pipelining
 from autoshard.pipeline.exports.torch_stages import save_torch_stages
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import csv_text
@@ -28,6 +29,10 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
         "torch-stages": (
             "a folder of Python modules, one for each stage, which torchrun runs with torch alone",
             save_torch_stages,
+        ),
+        "torch-pipelining": (
+            "a folder of modules, one for each stage, which torch.distributed.pipelining runs",
+            save_torch_pipelining,
         ),
     },
     elsewhere=PLAN_FORMS.names,
