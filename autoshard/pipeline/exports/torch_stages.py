@@ -157,7 +157,7 @@ class StageFolder:
         group = self.planned.group_of(stage)
         pieces = {kind: self.programs.pieces[stage, kind] for kind in self.whole.stages[stage]}
         cuts = self.cuts(stage)
-        module = _Module({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
+        module = _StageText({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
         for ready in pieces.values():
             module.over.update(
                 (cuts.axes(one.layout.partial), None) for one in ready.program.outputs if one.layout.partial
@@ -232,7 +232,7 @@ class StageFolder:
         """The module of a part."""
         program, graph = part.program(self.planned.hardware.for_ranks(1)), part.graph
         cuts = AxisPieces(program.mesh, *refs_of(program))
-        module = _Module({name: program}, cuts)
+        module = _StageText({name: program}, cuts)
         taken = zip(graph.inputs, program.inputs, strict=True)
         given = zip(graph.outputs, program.outputs, strict=True)
         inputs = tuple(StageInput(boundary_value(self.name(value), one, cuts)) for value, one in taken)
@@ -328,7 +328,7 @@ class StageFolder:
         )
 
 
-class _Module:
+class _StageText:
     """Programs as functions of one module."""
 
     def __init__(self, programs: Mapping[str, Program], cuts: AxisPieces) -> None:
