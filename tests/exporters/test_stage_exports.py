@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
+from autoshard.engines.code import defined_in, needed_by
 from autoshard.exporters.mindspore import from_checkpoint, parse_lines
 from autoshard.ir.graph import PARAMETER
 from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.exports.torch_pipelining import PIPELINING
 from autoshard.trace import evaluate, set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
@@ -130,6 +132,12 @@ def test_what_torch_pipelining_does_not_run_is_told(settings, message, tmp_path)
     with pytest.raises(PlanError, match=f"torch.distributed.pipelining does not run this plan: {message}"):
         planned.export("torch-pipelining", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_carried_files_share_no_name_and_need_no_others():
+    names = [name for one in PIPELINING for name in defined_in(one)]
+    assert len(set(names)) == len(names), [one for one in names if names.count(one) > 1]
+    assert {home for one in PIPELINING for home in needed_by(one)} <= set(PIPELINING)
 
 
 def test_lines_for_mindspore_say_stages_and_are_read_back():

@@ -13,7 +13,8 @@ from pathlib import Path
 from autoshard.engines.extras import need
 from autoshard.engines.standalone_stages import SentBox, Wire
 from autoshard.ir.graph import DATA, PARAMETER, Value
-from autoshard.pipeline.exports.torch_stages import RUNTIME, StageFolder, WholePart, sent_boxes
+from autoshard.pipeline.exports.module_text import RUNTIME, WholePart
+from autoshard.pipeline.exports.torch_stages import StageFolder, sent_boxes
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Ready, Route
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT

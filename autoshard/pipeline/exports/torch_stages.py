@@ -8,16 +8,13 @@ its weights, update. `schedule.csv` says who does what when, `train.py` runs it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from autoshard.engines.boxes import Box
-from autoshard.engines.check import check_runs
-from autoshard.engines.code import CARRIED, CodeWriter, boundary_value, carried_text, imports_of, taken_by
+from autoshard.engines.code import boundary_value, carried_text, imports_of
 from autoshard.engines.extras import need
-from autoshard.engines.grid import Axes
 from autoshard.engines.groups import AxisPieces
-from autoshard.engines.kernels import kernels_of
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_stages import (
     ExportedRoute,
@@ -30,30 +27,19 @@ from autoshard.engines.standalone_stages import (
     Wire,
 )
 from autoshard.engines.text import refs_of
-from autoshard.ir.graph import DATA, Graph, Node, Value
-from autoshard.layout.mesh import Mesh
-from autoshard.partition.program import Program, Register
+from autoshard.ir.graph import Value
+from autoshard.partition.program import Register
+from autoshard.pipeline.exports.module_text import RUNTIME, ModuleText, WholePart
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Ready, Route
 from autoshard.pipeline.schedules import csv_text
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
 from autoshard.pipeline.transfers.deal import Parcel, deal, passed_on
-from autoshard.search import find_mode
-from autoshard.search.problem import Problem
-from autoshard.search.program_price import program_of
 from autoshard.transform.micro.forms import MicroRows
-from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_atomically
-from costmodel import Hardware
 
-RUNTIME = (*CARRIED["torch"], "standalone_stages", "standalone_stages_torch", "standalone_stages_run")
-"""The files that `stages_runtime.py` carries, each before those that need it."""
-_OF_RUNTIME = (
-    "BoundaryValue", "ExportedRoute", "ExportedStage", "Grid", "RowsPart", "SentBox", "StageCode", "StageInput",
-    "StageOutput", "StagesPlan", "StepOutput", "aten", "constant",
-)  # fmt: skip
 _FUNCTIONS = {ONCE: "once", FORWARD: "forward", INPUT_GRADIENT: "input_gradient", WEIGHT_GRADIENT: "weight_gradient"}
 _DATA = "from_data"
 
@@ -67,28 +53,6 @@ def save_torch_stages(planned: PipelineData, folder: str | Path) -> list[Path]:
     """
     need("torch", "code of torch")
     return StageFolder(planned).write(folder)
-
-
-@dataclass(frozen=True)
-class WholePart:
-    """What every rank computes by itself, of whole values."""
-
-    graph: Graph
-    says: str = "what every rank makes of the whole data before the micro batches"
-
-    @classmethod
-    def of(cls, name: str, nodes: Sequence[Node], outputs: Sequence[Value] | None = None) -> WholePart | None:
-        """The part of these nodes, with all that they make or these outputs; None of no nodes."""
-        made = tuple(value for node in nodes for value in node.results)
-        inside = set(made)
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in inside))
-        return cls(Graph(name, read, tuple(nodes), tuple(outputs or made), (DATA,) * len(read))) if nodes else None
-
-    def program(self, hardware: Hardware) -> Program:
-        """It on one device."""
-        graph = planned_graph(self.graph, {})[0]
-        plan = find_mode("sharding_propagation")(Problem(graph, Mesh.flat(1), hardware))
-        return program_of(plan, hardware, ())[0]
 
 
 class StageFolder:
@@ -157,7 +121,7 @@ class StageFolder:
         group = self.planned.group_of(stage)
         pieces = {kind: self.programs.pieces[stage, kind] for kind in self.whole.stages[stage]}
         cuts = self.cuts(stage)
-        module = _StageText({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
+        module = ModuleText({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
         for ready in pieces.values():
             module.over.update(
                 (cuts.axes(one.layout.partial), None) for one in ready.program.outputs if one.layout.partial
@@ -232,7 +196,7 @@ class StageFolder:
         """The module of a part."""
         program, graph = part.program(self.planned.hardware.for_ranks(1)), part.graph
         cuts = AxisPieces(program.mesh, *refs_of(program))
-        module = _StageText({name: program}, cuts)
+        module = ModuleText({name: program}, cuts)
         taken = zip(graph.inputs, program.inputs, strict=True)
         given = zip(graph.outputs, program.outputs, strict=True)
         inputs = tuple(StageInput(boundary_value(self.name(value), one, cuts)) for value, one in taken)
@@ -326,37 +290,6 @@ class StageFolder:
             passed,
             self.wires.get(route.number),
         )
-
-
-class _StageText:
-    """Programs as functions of one module."""
-
-    def __init__(self, programs: Mapping[str, Program], cuts: AxisPieces) -> None:
-        self.writers: list[CodeWriter] = []
-        self.bodies: list[list[str]] = []
-        taken = {*taken_by(RUNTIME), *programs, "STAGE", _DATA.upper(), "LOSS"}
-        for entry, program in programs.items():
-            check_runs(program, kernels_of("torch"))
-            before = self.writers[-1] if self.writers else None
-            self.writers.append(CodeWriter(program, "torch", taken, cuts, entry, before))
-            self.bodies.append(self.writers[-1].body())
-
-    @property
-    def over(self) -> dict[Axes, None]:
-        """The axes over which ranks talk to each other."""
-        return self.writers[-1].over
-
-    def text(self, head: str, plan: Sequence[str]) -> str:
-        """The module, with what a plan says of it at the end."""
-        last = self.writers[-1]
-        tables = [f"{name} = {value!r}" for value, name in last.tables.items()]
-        functions = [text for _, text in last.functions.values()]
-        lines = [head, "", "from __future__ import annotations", "", "import torch", ""]
-        lines += [f"from stages_runtime import {', '.join(_OF_RUNTIME)}", *([""] if tables else []), *tables]
-        for body in self.bodies:
-            lines += ["", "", *body]
-        lines += ["", "", "# -- operators", *(f"\n\n{text}" for text in functions), "", "", *plan, ""]
-        return "\n".join(lines)
 
 
 def _function(kind: str) -> str:
