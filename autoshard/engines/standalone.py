@@ -69,14 +69,15 @@ class StandalonePlan:
     outputs: tuple[BoundaryValue, ...]
     updates: Mapping[int, int]
 
-    def arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The inputs in order, by their names; for those that are not given seeded random numbers."""
-        unknown = sorted(set(given) - {one.name for one in self.inputs})
-        if unknown:
-            known = ", ".join(one.name for one in self.inputs)
-            raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
-        rng = np.random.default_rng(0)
-        return [given[one.name] if one.name in given else _random(one, rng) for one in self.inputs]
+
+def arrays_of(inputs: Sequence[BoundaryValue], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The inputs in order, by their names; for those that are not given seeded random numbers."""
+    unknown = sorted(set(given) - {one.name for one in inputs})
+    if unknown:
+        known = ", ".join(one.name for one in inputs)
+        raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
+    rng = np.random.default_rng(0)
+    return [given[one.name] if one.name in given else _random(one, rng) for one in inputs]
 
 
 def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
@@ -96,11 +97,11 @@ def arguments_of(text: str, devices: Sequence[str] = ()) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def finished(plan: StandalonePlan, found: Mapping[str, np.ndarray], path: str | None) -> None:
+def finished(outputs: Sequence[BoundaryValue], found: Mapping[str, np.ndarray], path: str | None) -> None:
     """Save or show the outputs."""
     if path:
         arrays: dict[str, Any] = dict(found)
         np.savez(path, **arrays)
-    for one in plan.outputs:
+    for one in outputs:
         norm = float(np.linalg.norm(np.asarray(found[one.name], np.complex128).ravel()))
         print(f"{one.name}: {one.dtype}{list(one.shape)}, norm {norm:.6g}")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
+from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, arrays_of, finished
 from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
 
 
@@ -55,7 +55,7 @@ def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], s
     with jax.enable_x64(True):
         mesh = mesh_of(plan)
         function = jitted(plan, step, mesh)
-        pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+        pairs = zip(plan.inputs, arrays_of(plan.inputs, given), strict=True)
         arrays = [
             jax.device_put(one.pad(array).astype(jnp.dtype(one.dtype)), NamedSharding(mesh, spec_of(one)))
             for one, array in pairs
@@ -75,4 +75,4 @@ def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     told = arguments_of(text)
     jax.config.update("jax_num_cpu_devices", plan.grid.size)
     given = dict(np.load(told.inputs)) if told.inputs else {}
-    finished(plan, run(plan, step, given, told.steps), told.outputs)
+    finished(plan.outputs, run(plan, step, given, told.steps), told.outputs)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
+from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, arrays_of, finished
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 
 aten: Any = torch.ops.aten
@@ -32,7 +32,7 @@ def on_host(x: torch.Tensor, of: BoundaryValue) -> np.ndarray:
     return x.to(getattr(torch, of.host_dtype.name)).resolve_conj().cpu().numpy()
 
 
-def start(plan: StandalonePlan, device: str = "auto") -> tuple[str, str]:
+def start(ranks: int, device: str = "auto") -> tuple[str, str]:
     """Join the other ranks, by the variables that torchrun sets.
 
     Returns:
@@ -43,13 +43,13 @@ def start(plan: StandalonePlan, device: str = "auto") -> tuple[str, str]:
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise SystemExit(
-                f"{', '.join(missing)} not set: start it with torchrun --nproc-per-node {plan.grid.size}, or set them"
+                f"{', '.join(missing)} not set: start it with torchrun --nproc-per-node {ranks}, or set them"
             )
         dist.init_process_group(backends)
     elif "nccl" not in str(dist.get_backend_config()):
         wire = "cpu"
-    if dist.get_world_size() != plan.grid.size:
-        raise SystemExit(f"the plan is for {plan.grid.size} ranks, but {dist.get_world_size()} are running")
+    if dist.get_world_size() != ranks:
+        raise SystemExit(f"the plan is for {ranks} ranks, but {dist.get_world_size()} are running")
     torch.set_num_threads(1)
     return chosen, wire
 
@@ -79,7 +79,7 @@ def run(
     plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1, device: str = "auto"
 ) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out, on every rank."""
-    return run_on(*start(plan, device), plan, step, given, steps)
+    return run_on(*start(plan.grid.size, device), plan, step, given, steps)
 
 
 def run_on(
@@ -89,7 +89,7 @@ def run_on(
     rank = dist.get_rank()
     collectives = TorchCollectives(plan.grid, rank, device, wire)
     collectives.prepare(plan.axes)
-    pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+    pairs = zip(plan.inputs, arrays_of(plan.inputs, given), strict=True)
     blocks = [
         torch.tensor(one.pad(array)[one.block(plan.grid, rank)]).to(device, getattr(torch, one.dtype))
         for one, array in pairs
@@ -116,5 +116,5 @@ def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     given = dict(np.load(told.inputs)) if told.inputs else {}
     found = run(plan, step, given, told.steps, told.device)
     if dist.get_rank() == 0:
-        finished(plan, found, told.outputs)
+        finished(plan.outputs, found, told.outputs)
     dist.destroy_process_group()
