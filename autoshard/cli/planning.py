@@ -11,6 +11,7 @@ import typer
 from autoshard.cli.app import Devices, MeshText, console
 from autoshard.cli.output import check_file, check_folder, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -23,6 +24,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     Target,
     check_staged,
     planned_stages,
@@ -55,6 +57,7 @@ def plan(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     pipeline: Pipeline = None,
     schedule: ScheduleName = None,
     chunks: Chunks = None,
@@ -117,12 +120,13 @@ def plan(
         }
         check_staged(unlike)
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
+        settings["statistics"] = statistics
         _print_stages(planned_stages(target, devices, mesh, **stages, **settings), as_json)
         return
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches,
+        micro_batches=micro_batches, statistics=statistics,
     )  # fmt: skip
     if save is not None:
         planned.save(save)
@@ -171,6 +175,7 @@ def dump(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
@@ -178,7 +183,7 @@ def dump(
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches,
+        micro_batches=micro_batches, statistics=statistics,
     )  # fmt: skip
     with doing("writing the dumps"):
         files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices))))

@@ -63,6 +63,7 @@ class GroupRun:
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
         self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
+        self.carried = {self.step.body.outputs[new][0]: state for state, new in self.step.body.carried.items()}
         self.state: _GroupStep | None = None
 
     # -- a step
@@ -177,6 +178,9 @@ class GroupRun:
             if micro is None:
                 # The last of several layouts is the one that is no part of a sum.
                 state.made[value] = parts, ready.program.outputs[i]
+            elif value in self.carried:
+                state.made[value] = parts, ready.program.outputs[i]
+                self._hand_on(ready, self.carried[value], parts, state)
             elif value in body.terms and value in carried:
                 self._add((ready.place, i), parts, body.terms[value].reduction, state)
             elif isinstance(carried.get(value), MicroRows) and ready.outputs.index(value) == i:
@@ -185,6 +189,12 @@ class GroupRun:
             if not route.summed:
                 self._set_out(route, made[route.output], micro, state)
         state.measured.peak = max(state.measured.peak, self._held_bytes(state))
+
+    def _hand_on(self, ready: Ready, value: Value, parts: Parts, state: _GroupStep) -> None:
+        """Let the next micro batch find a state as this one leaves it."""
+        if value in ready.inputs:
+            register = ready.program.inputs[ready.inputs.index(value)]
+            state.cuts[value, register.layout, register.whole.shape] = parts
 
     def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _GroupStep) -> None:
         if route.stays:
