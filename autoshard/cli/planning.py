@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -176,17 +176,32 @@ def dump(
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
     statistics: Statistics = BATCH,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and nothing else.")] = False,
 ) -> None:
-    """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
+    """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it.
+
+    Of a plan in stages (--pipeline) what a rank runs are the pieces of its stages in the schedule's order, with what is
+    sent and received.
+    """
     check_folder(output)
-    planned = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches, statistics=statistics,
-    )  # fmt: skip
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    settings: dict[str, Any] = {"search": search, "hardware": hardware, "memory": memory}
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
+    if stages is None:
+        settings["dataset_strategy"] = dataset_strategy
+        planned = planned_target(target, devices, mesh, option, **settings)
+        count = planned.plan.mesh.devices
+    else:
+        given = None if dataset_strategy == DATASET else dataset_strategy
+        check_staged({"--option": option or None, "--dataset-strategy": given})
+        planned = planned_stages(target, devices, mesh, **stages, **settings)
+        count = planned.devices
     with doing("writing the dumps"):
-        files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices))))
+        files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, count))))
     if as_json:
         print_json(FilesRecord(files))
     else:

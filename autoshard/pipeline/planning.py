@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
@@ -16,6 +17,7 @@ from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
 from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
@@ -96,6 +98,10 @@ class PlannedPipeline(PipelineData):
         """Tables of stages and groups: times, idle shares, memory; and the step."""
         told = report(self)
         return told if self.searched is None else f"{told}\nsearch  {self.searched}"
+
+    def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
+        """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
+        return list(save_stage_graphs(self, folder, ranks))
 
     def page(self) -> str:
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""

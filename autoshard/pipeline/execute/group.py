@@ -80,7 +80,7 @@ class GroupRun:
             if (stage, ONCE) in self.ready:
                 yield from self._do((stage, ONCE), None)
         for action in self.order:
-            for kind in _kinds(action):
+            for kind in kinds_of(action):
                 if (action.stage, kind) in self.ready:
                     yield from self._do((action.stage, kind), action.micro)
         self._send_sums(state)
@@ -101,7 +101,7 @@ class GroupRun:
             return [None]
         stage, kind = route.source
         orders = self.planned.schedule.orders[self.planned.schedule.ranks_of_stages[stage]]
-        return [action.micro for action in orders if action.stage == stage and kind in _kinds(action)]
+        return [action.micro for action in orders if action.stage == stage and kind in kinds_of(action)]
 
     def _updates(self) -> list[Place]:
         """The rounds of the update, those of one number together: what a round reads was made in an earlier one."""
@@ -204,7 +204,7 @@ class GroupRun:
 
     def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _GroupStep) -> None:
         """Add a micro batch's terms, narrow floats in f32."""
-        terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
+        terms = [part.astype(np.float32) if is_narrow(part.dtype) else part for part in parts]
         known, combine = state.sums.get(key), REDUCTIONS[reduction]
         if known is None:
             state.sums[key] = terms
@@ -270,7 +270,8 @@ class GroupRun:
         return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
 
 
-def _kinds(action: Action) -> tuple[str, ...]:
+def kinds_of(action: Action) -> tuple[str, ...]:
+    """The kinds of pieces that an action runs."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
 
 
@@ -278,8 +279,9 @@ def _key(route: Route, micro: int | None) -> Key:
     return route.number, micro if route.is_repeated else None
 
 
-def _is_narrow(part: np.ndarray) -> bool:
-    return part.dtype.itemsize < 4 and part.dtype.kind not in "biu"
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether terms of this type are added up in f32."""
+    return dtype.itemsize < 4 and dtype.kind not in "biu"
 
 
 def rows_of(whole: np.ndarray, part: MicroRows, parts: int, micro: int, value: Value) -> np.ndarray:

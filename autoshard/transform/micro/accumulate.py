@@ -22,7 +22,7 @@ from autoshard.transform.unroll import unrolled
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError
 
-_ADDED_BY = {"sum": "Add", "prod": "Mul", "max": "Maximum", "min": "Minimum"}
+ADDED_BY = {"sum": "Add", "prod": "Mul", "max": "Maximum", "min": "Minimum"}
 _COUNT = TensorType.of((), "i32")
 
 
@@ -241,7 +241,7 @@ class _Loop:
         if isinstance(form, MicroPartial):
             same = made.type.dtype == held.type.dtype
             term = made if same else self._add(nodes, "Cast", (made,), dtype=held.type.dtype.name)
-            return self._add(nodes, _ADDED_BY[form.reduction], (held, term))
+            return self._add(nodes, ADDED_BY[form.reduction], (held, term))
         if not isinstance(form, MicroRows):
             return made
         shape = tuple(1 if dim == form.dim + 1 else size for dim, size in enumerate(held.type.shape))
