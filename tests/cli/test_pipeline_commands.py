@@ -50,7 +50,7 @@ def test_dump_writes_what_each_rank_of_a_stage_runs(target, cli, tmp_path):
     files = [Path(line) for line in out.splitlines()]
     assert [file.parent.name for file in files] == ["rank_0"] * 3 + ["rank_3"] * 3
     nodes = parse_dump(files[-1].read_text()).nodes
-    assert [node.attr("micro") for node in nodes if node.op == "Receive"] == [0, 1, 2]
+    assert sorted({node.attr("micro") for node in nodes if node.op == "Receive"}) == [0, 1, 2]
     code, _, err = cli("dump", target, *order, "--dataset-strategy", "data_parallel")
     assert code and "--dataset-strategy: not for a plan in stages" in err
 
