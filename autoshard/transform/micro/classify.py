@@ -276,7 +276,7 @@ class _Classifier:
                 operands[i] = OWN if wanted is None else self._rows_of_own(value, wanted)
         return replace(found, operands=tuple(operands))
 
-    def _rows_of_own(self, value: Value, part: MicroRows) -> MicroRows:
+    def _rows_of_own(self, value: Value, part: Form) -> MicroRows:
         """The same part, if what is each micro batch's own is spread over its rows: only they are made then."""
         node = self.makers.get(value)
         if node is None or not isinstance(part, MicroRows):
