@@ -167,6 +167,50 @@ def test_what_is_refused():
         )  # fmt: skip
 
 
+class Counted(Normed):
+    """A state of sums over the batch, divided by a number of rows or not."""
+
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def construct(self, x, y):
+        made = ops.matmul(x, self.up)
+        self.running.assign(self.running * FAST + ops.stop_gradient(ops.reduce_sum(made, axis=0)) / self.divisor)
+        made, _, _ = normalized(made + self.running)
+        return ops.reduce_mean(ops.square(made - 1.0))
+
+
+def test_states_of_sums_are_refused_unless_they_are_means():
+    with pytest.raises(
+        GraphError, match=r"state running follows from reduce_sum, a sum over the batch; make it a mean"
+    ):
+        step_of(Counted(7.0), micro_batches=2, statistics="micro_batch")
+    step_of(Counted(12.0), micro_batches=2, statistics="micro_batch")
+
+
+def test_stages_are_cut_where_no_state_is_read_and_written():
+    losses, held = accumulated(Twice, 3)
+    for schedule in ("1f1b", "zbv"):
+        planned = plan_pipeline(
+            step_of(Twice()), mesh="pp=2", micro_batches=3, schedule=schedule, statistics="micro_batch"
+        )
+        check(planned, losses, held)
+
+
+class Twice(Normed):
+    """Writes the same running mean for both layers, with products before and behind."""
+
+    def construct(self, x, y):
+        made = ops.tanh(ops.matmul(ops.tanh(ops.matmul(x, self.up)) * self.gain, ops.transpose(self.up, perm=(1, 0))))
+        for _ in range(2):
+            made, mean, _ = normalized(ops.matmul(made, self.up))
+            self.running.assign(self.running * FAST + ops.stop_gradient(mean) * SLOW)
+            made = ops.matmul(ops.tanh(made), ops.transpose(self.up, perm=(1, 0)))
+        made = ops.tanh(ops.matmul(ops.tanh(ops.matmul(made, self.up)), self.down))
+        return ops.reduce_mean((made - y) * (made - y))
+
+
 class Shared(Normed):
     """Reads a running mean early and writes it late."""
 

@@ -69,6 +69,7 @@ def classify(graph: Graph, parts: int, statistics: str) -> Forms:
         known = own.size
         forms = _Classifier(graph, parts, own).run()
         if own.size == known:
+            own.check_states(forms.of)
             return forms
 
 

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node, Value
-from autoshard.ir.trips import constant_scalar
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.attributes import OperatorPlacement, resolve
 from autoshard.ops.hlo_reduce import begins_with_nothing, reduce_add, reduce_with
 from autoshard.ops.hlo_scatter import scatter_add_slices, scatter_slices
 from autoshard.transform.micro.forms import Form, MicroPartial, MicroRows, factor_of, local, part_in
-from autoshard.transform.micro.statistics import COMPOSITES
+from autoshard.transform.micro.statistics import COMPOSITES, same_everywhere
 from autoshard.util.errors import ShapeError
 
 AXIS = "micro"
@@ -45,17 +42,8 @@ def _begins_with_nothing(node: Node, makers: Mapping[Value, Node]) -> bool:
         starts = node.operands[: len(node.operands) // 2]
     else:
         return False
-    known = [number for value in starts if (number := _same_everywhere(value, makers)) is not None]
+    known = [number for value in starts if (number := same_everywhere(value, makers)) is not None]
     return len(known) == len(starts) and begins_with_nothing(known, node.attrs)
-
-
-def _same_everywhere(value: Value, makers: Mapping[Value, Node]) -> np.ndarray | None:
-    """The number that all elements of a value are; None if that is not known."""
-    while (node := makers.get(value)) is not None and node.op.spread == "broadcast":
-        value = node.operands[0]
-    if node is not None and node.op.name == "Fill":
-        return np.asarray(node.attrs["value"], value.type.dtype.numpy)
-    return constant_scalar(value, makers)
 
 
 def cut_statistics(node: Node, factor: int, inner: int, parts: int) -> Cut:

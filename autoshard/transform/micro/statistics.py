@@ -13,11 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from autoshard.core.tensortype import dtype
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
+from autoshard.ir.trips import constant_scalar
 from autoshard.ops.hlo_batch_norm import batch_norm_grad, batch_norm_training
-from autoshard.ops.reduce import unbiased
-from autoshard.transform.micro.forms import LATE, OWN, Form, MicroPartial
+from autoshard.ops.hlo_reduce import reduce_add
+from autoshard.ops.pointwise import div
+from autoshard.ops.reduce import reduce_mean, reduce_sum, unbiased
+from autoshard.ops.unary import cast, scalar_mul, stop_gradient
+from autoshard.transform.micro.forms import LATE, OWN, Form, MicroPartial, MicroRows
 from autoshard.transform.recompute import backward_begins
 from autoshard.util.errors import GraphError
 
@@ -105,7 +111,7 @@ class OwnStatistics:
         Raises:
             GraphError: a micro batch has too few.
         """
-        if node.op is not unbiased or not self._is_of_rows(node.operands[0], forms):
+        if node.op is not unbiased or not self._counts_rows(node, forms):
             return dict(node.attrs)
         count, less = node.attrs["count"] // self.parts, node.attrs["correction"]
         if count <= less:
@@ -115,9 +121,83 @@ class OwnStatistics:
             )
         return {**node.attrs, "count": count}
 
+    def _counts_rows(self, node: Node, forms: Mapping[Value, Form]) -> bool:
+        """Whether a variance, or its gradient, counts rows of the batch: of a gradient, if a variance that it may be of
+        does."""
+        if node in self.forward:
+            return self._is_of_rows(node.operands[0], forms)
+        alike = (one for one in self.forward if one.op is unbiased and one.key is node.key)
+        return any(self._is_of_rows(one.operands[0], forms) for one in alike)
+
+    def check_states(self, forms: Mapping[Value, Form]) -> None:
+        """Refuse a state of sums over the batch that are no means: PyTorch would sum up the rows of a micro batch.
+
+        Raises:
+            GraphError: there is one.
+        """
+        for state, new in self.states.items():
+            for value in self._terms_of(new, forms):
+                if not self._is_mean(value):
+                    raise GraphError(
+                        f"{self.graph.name!r} cannot take statistics of each of {self.parts} micro batches: state "
+                        f"{state.name} follows from {value.name}, a sum over the batch; make it a mean over the batch, "
+                        "which does not depend on how many rows there are"
+                    )
+
+    def _terms_of(self, value: Value, forms: Mapping[Value, Form]) -> Iterator[Value]:
+        """The sums over the batch that a value without rows follows from."""
+        waiting, seen = [value], set()
+        while waiting:
+            one = waiting.pop()
+            if one in seen or forms[one] != OWN and forms[one] != MicroPartial():
+                continue
+            seen.add(one)
+            operands = self.graph.producers[one][0].uses if one in self.graph.producers else ()
+            waiting += operands
+            if forms[one] == MicroPartial() and any(isinstance(forms[of], MicroRows) for of in operands):
+                yield one
+
+    def _is_mean(self, value: Value) -> bool:
+        """Whether a sum over the batch is a mean, or is divided by the number of its terms wherever it is read."""
+        node, _ = self.graph.producers[value]
+        if node.op is reduce_mean:
+            return True
+        count = node.operands[0].type.elements / max(value.type.elements, 1)
+        return node.op in (reduce_sum, reduce_add) and all(
+            np.isclose(self._divisor(user, one), count, rtol=1e-5) for one, user in self._readers(value)
+        )
+
+    def _readers(self, value: Value) -> Iterator[tuple[Value, Node]]:
+        """What reads a value in the forward pass, where need be in another shape or type, and which value it reads."""
+        for user, _ in self.graph.users[value]:
+            if user not in self.forward:
+                continue
+            if user.op.view or user.op is cast or user.op is stop_gradient:
+                yield from (pair for one in user.results for pair in self._readers(one))
+            else:
+                yield value, user
+
+    def _divisor(self, node: Node, value: Value) -> float:
+        """By which number a node divides a value; 0 if it does something else."""
+        if node.op is scalar_mul:
+            return 1 / node.attrs["factor"] if node.attrs["factor"] else 0.0
+        if node.op is not div or node.operands[0] is not value:
+            return 0.0
+        number = same_everywhere(node.operands[1], {one: maker for one, (maker, _) in self.graph.producers.items()})
+        return 0.0 if number is None else float(number)
+
     def _is_of_rows(self, value: Value, forms: Mapping[Value, Form]) -> bool:
         node, _ = self.graph.producers.get(value, (None, 0))
         return isinstance(forms[value], MicroPartial) or node is not None and node.op in COMPOSITES
+
+
+def same_everywhere(value: Value, makers: Mapping[Value, Node]) -> np.ndarray | None:
+    """The number that all elements of a value are; None if that is not known."""
+    while (node := makers.get(value)) is not None and node.op.spread == "broadcast":
+        value = node.operands[0]
+    if node is not None and node.op.name == "Fill":
+        return np.asarray(node.attrs["value"], value.type.dtype.numpy)
+    return constant_scalar(value, makers)
 
 
 def _written_forward(graph: Graph) -> Iterator[tuple[Value, Value]]:
