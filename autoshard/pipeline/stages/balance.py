@@ -130,6 +130,8 @@ def chain_of(step: StepParts, hardware: Hardware) -> Chain:
             nodes.append(original)
             alive.append(node.results)
             seconds.append(_seconds(node, prices, mesh))
+        elif original is None and (read := [made[value] for value in node.uses if value in made]):
+            made.update(dict.fromkeys(node.results, max(read)))
         elif not own and original is not None:
             at = _made_for(node.name, place)
             if at is not None:
