@@ -33,6 +33,7 @@ from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
+from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.doing import doing
 
 RECORDED_STEPS = 3
@@ -87,8 +88,9 @@ def prepare(
     """Plan the model of a target and write it to a file in `folder`; the file.
 
     A PyTorch or JAX model is compared with what its framework makes of outputs, parameters and buffers: in a step of
-    training by the framework's own derivatives and optimizer. Any other model, and one that draws random numbers, is
-    compared with its own unsplit run. A model without example inputs gets seeded random ones.
+    training by the framework's own derivatives and optimizer. Any other model, one that draws random numbers, and a
+    step that takes statistics of each micro batch, is compared with its own unsplit run. A model without example inputs
+    gets seeded random ones.
 
     Args:
         trace: where ranks record when each instruction ran, in steps after the first.
@@ -111,7 +113,7 @@ def prepare(
     if stages is None:
         planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
     else:
-        known = {name: settings[name] for name in ("hardware", "micro_batches")}
+        known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics")}
         planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     step = 0 if resume is None else take_up(planned, resume)
     inputs = inputs_of(planned, model, inputs)
@@ -149,7 +151,8 @@ def _make_parameters(planned: AnyPlanned) -> None:
 
 
 def _wanted(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
-    if hasattr(model, "reference_state") and not model.random:
+    own = planned.statistics != BATCH
+    if hasattr(model, "reference_state") and not model.random and not own:
         names = {value.name: parameter.name for value, parameter in _updated(planned).items()}
         state = model.reference_state() if names else {}
         updated = {name: state[known] for name, known in names.items() if known in state}

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from autoshard.cli.output import check_folder, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -28,6 +29,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     read_options,
     read_stages,
 )
@@ -156,6 +158,7 @@ def run(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     pipeline: Pipeline = None,
     schedule: ScheduleName = None,
     chunks: Chunks = None,
@@ -172,7 +175,7 @@ def run(
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
-    settings["micro_batches"] = micro_batches
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
     stages = read_stages(pipeline, schedule, chunks, stage)
     given = [str(script), *(arguments or [])]
     if trace is not None:
@@ -316,6 +319,7 @@ def on_devices(arguments: list[str], timeout: float | None) -> int:
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
     usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY, "device": DEVICE}
+    usual["statistics"] = BATCH
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(

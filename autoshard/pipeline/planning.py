@@ -18,6 +18,7 @@ from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.exports.forms import STAGE_FORMS
 from autoshard.pipeline.exports.stages_file import check_same, load_stages
 from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
@@ -29,11 +30,12 @@ from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.schedules import SCHEDULES, check, load_schedule, make_schedule, schedule_kind
+from autoshard.pipeline.schedules.action import FORWARD
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import Pipeline, cut_as_assigned
-from autoshard.pipeline.stages.whole import whole_step
+from autoshard.pipeline.stages.whole import StagedStep, whole_step
 from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups, stacked
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
@@ -49,6 +51,7 @@ from autoshard.trace.cell import Cell, stages_of_cells
 from autoshard.trace.function import Traced, known_trace
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
@@ -100,6 +103,10 @@ class PlannedPipeline(PipelineData):
         """Tables of stages and groups: times, idle shares, memory; and the step."""
         told = report(self)
         return told if self.searched is None else f"{told}\nsearch  {self.searched}"
+
+    def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
+        """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
+        return list(save_stage_graphs(self, folder, ranks))
 
     def page(self) -> str:
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
@@ -165,6 +172,7 @@ def plan_pipeline(
     passes: Sequence[str] = DEFAULT,
     memory: str | int | None = None,
     options: Mapping[str, Any] | None = None,
+    statistics: str = BATCH,
 ) -> PlannedPipeline:
     """Cut a training step, or a model that is only applied, into stages, and plan each on devices of its own.
 
@@ -187,6 +195,8 @@ def plan_pipeline(
         hardware: as for `autoshard.plan`.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
         options: of the mode, as for `autoshard.plan`.
+        statistics: whose a batch normalization takes in training, as for `autoshard.plan`; with "micro_batch" micro
+            batches go forward in order.
 
     Raises:
         MemoryLimitError: names the group with its stages, and the largest tensors in its memory.
@@ -223,11 +233,13 @@ def plan_pipeline(
         names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
         counts = None if micro_batches == 1 else (micro_batches,)
         traced = cuttable_target(target, inputs)
-        return _found(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, (counts, names, read_limit(memory)))
+        chosen = counts, names, read_limit(memory), statistics
+        return _found(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, chosen)
     groups = _groups(mesh, pipeline)
     if schedule == AUTO:
         again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
         again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes, options=options)
+        again = partial(again, statistics=statistics)
         return _best_schedule(again, len(groups), micro_batches, chunks, read_limit(memory))
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
@@ -235,7 +247,7 @@ def plan_pipeline(
     traced = cuttable_target(target, inputs)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
-    step = StepParts.of(traced.graph, order.micro_batches)
+    step = StepParts.of(traced.graph, order.micro_batches, statistics)
     own = [groups[place] for place in order.ranks_of_stages]
     cut = cut_as_assigned(step, _assigned(step, stages, own, everywhere))
     mode, own_options = search or DEFAULT_SEARCH, options or _NO_OPTIONS
@@ -278,9 +290,10 @@ def _found(
     mode: str,
     hardware: str | Hardware,
     passes: Sequence[str],
-    chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None],
+    chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None, str],
 ) -> PlannedPipeline:
-    """The fastest pipeline on so many devices as a mesh has, of these micro batches and schedules, within a limit."""
+    """The fastest pipeline on so many devices as a mesh has, of these micro batches, schedules and statistics, within a
+    limit."""
     if mesh is None:
         raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
     devices = (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
@@ -293,12 +306,14 @@ def _found(
         cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
         return planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
 
-    counts, names, limit = chosen
+    counts, names, limit, statistics = chosen
     layers = None if traced.annotations else RepeatedLayers.of(traced.graph)
     if layers is not None and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
-        wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit)
+        wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
         return _found_by_layers(traced, layers, wanted, tuple(passes))
-    best, told = fastest(StageRequest(traced.graph, devices, everywhere, counts, names, limit), planned)
+    best, told = fastest(
+        StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics), planned
+    )
     return replace(best, searched=told)
 
 
@@ -311,7 +326,7 @@ def _found_by_layers(
     if choice.recompute == FULL:
         graph = made_again(layers)
         layers = RepeatedLayers(graph, layers.stem, layers.count)
-    step = StepParts.of(graph, choice.micro_batches)
+    step = StepParts.of(graph, choice.micro_batches, wanted.statistics)
     ends = [*accumulate(best.layers)]
     nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
     order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
@@ -353,12 +368,31 @@ def planned_stages(
 ) -> PlannedPipeline:
     """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to."""
     whole = whole_step(pipeline)
+    check_states(whole, order)
     graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
     plans = tuple(
         _planned(traced, graph, groups[place], mode, hardware, passes, options)
         for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
     )
     return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
+
+
+def check_states(whole: StagedStep, order: Schedule) -> None:
+    """That micro batches hand on states in their order.
+
+    Raises:
+        ScheduleError: a stage that has states does them in another.
+    """
+    body, made_by = whole.pipeline.step.body, whole.pipeline.made_by
+    for state, new in body.carried.items():
+        stage = made_by[body.outputs[new][0]].stage
+        actions = order.orders[order.ranks_of_stages[stage]]
+        micro = [one.micro for one in actions if one.stage == stage and one.kind == FORWARD]
+        if micro != sorted(micro):
+            raise ScheduleError(
+                f"schedule {order.name} goes forward with micro batches {', '.join(map(str, micro))} of stage {stage}, "
+                f"but {state.name} goes from each to the next; take a schedule that does them in order"
+            )
 
 
 def _best_schedule(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autoshard.cli.module_run import SEED, random_inputs
+from autoshard.exporters.ir_parse import parse_dump
 from autoshard.ir.graph import DATA
 from autoshard.runtime.checkpoint import Reader, find
 
@@ -44,6 +46,18 @@ def test_plan_tells_of_stages(target, cli):
     assert [group["ranks"] for group in found["groups"]] == [[0, 1], [2, 3]]
     assert 0 < found["schedule_bound"] <= found["schedule_seconds"] <= found["seconds"]
     assert all(stage["operators"] for stage in found["stages"])
+
+
+def test_dump_writes_what_each_rank_of_a_stage_runs(target, cli, tmp_path):
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--ranks", "0,3", "-o", str(tmp_path)]
+    code, out, err = cli("dump", target, *order)
+    assert code == 0, err
+    files = [Path(line) for line in out.splitlines()]
+    assert [file.parent.name for file in files] == ["rank_0"] * 3 + ["rank_3"] * 3
+    nodes = parse_dump(files[-1].read_text()).nodes
+    assert sorted({node.attr("micro") for node in nodes if node.op == "Receive"}) == [0, 1, 2]
+    code, _, err = cli("dump", target, *order, "--dataset-strategy", "data_parallel")
+    assert code and "--dataset-strategy: not for a plan in stages" in err
 
 
 @pytest.mark.mpi

@@ -67,6 +67,7 @@ class GroupRun:
         self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
         self.last_readers = self._last_readers()
+        self.carried = {self.step.body.outputs[new][0]: state for state, new in self.step.body.carried.items()}
         self.state: _GroupStep | None = None
 
     # -- a step
@@ -86,7 +87,7 @@ class GroupRun:
             if (stage, ONCE) in self.ready:
                 yield from self._do((stage, ONCE), None)
         for action in self.order:
-            for kind in _kinds(action):
+            for kind in kinds_of(action):
                 if (action.stage, kind) in self.ready:
                     yield from self._do((action.stage, kind), action.micro)
         self._send_sums(state)
@@ -107,7 +108,7 @@ class GroupRun:
             return [None]
         stage, kind = route.source
         orders = self.planned.schedule.orders[self.planned.schedule.ranks_of_stages[stage]]
-        return [action.micro for action in orders if action.stage == stage and kind in _kinds(action)]
+        return [action.micro for action in orders if action.stage == stage and kind in kinds_of(action)]
 
     def _updates(self) -> list[Place]:
         """The rounds of the update, those of one number together: what a round reads was made in an earlier one."""
@@ -196,6 +197,9 @@ class GroupRun:
             if micro is None:
                 # The last of several layouts is the one that is no part of a sum.
                 state.made[value] = parts, ready.program.outputs[i]
+            elif value in self.carried:
+                state.made[value] = parts, ready.program.outputs[i]
+                self._hand_on(ready, self.carried[value], parts, state)
             elif value in body.terms and value in carried:
                 self._add((ready.place, i), parts, body.terms[value].reduction, state)
             elif isinstance(carried.get(value), MicroRows) and ready.outputs.index(value) == i:
@@ -205,6 +209,12 @@ class GroupRun:
                 self._set_out(route, made[route.output], micro, state)
         state.measured.peak = max(state.measured.peak, self._held_bytes(state))
 
+    def _hand_on(self, ready: Ready, value: Value, parts: Parts, state: _GroupStep) -> None:
+        """Let the next micro batch find a state as this one leaves it."""
+        if value in ready.inputs:
+            register = ready.program.inputs[ready.inputs.index(value)]
+            state.cuts[value, register.layout, register.whole.shape] = parts
+
     def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _GroupStep) -> None:
         if route.stays:
             self._hold(route, _key(route, micro), parts)
@@ -213,7 +223,7 @@ class GroupRun:
 
     def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _GroupStep) -> None:
         """Add a micro batch's terms, narrow floats in f32."""
-        terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
+        terms = [part.astype(np.float32) if is_narrow(part.dtype) else part for part in parts]
         known, combine = state.sums.get(key), REDUCTIONS[reduction]
         if known is None:
             state.sums[key] = terms
@@ -284,7 +294,8 @@ def block_key(value: Value, register: Register) -> BlockKey:
     return value, register.layout, register.whole.shape
 
 
-def _kinds(action: Action) -> tuple[str, ...]:
+def kinds_of(action: Action) -> tuple[str, ...]:
+    """The kinds of pieces that an action runs."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
 
 
@@ -292,8 +303,9 @@ def _key(route: Route, micro: int | None) -> Key:
     return route.number, micro if route.is_repeated else None
 
 
-def _is_narrow(part: np.ndarray) -> bool:
-    return part.dtype.itemsize < 4 and part.dtype.kind not in "biu"
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether terms of this type are added up in f32."""
+    return dtype.itemsize < 4 and dtype.kind not in "biu"
 
 
 def rows_of(whole: np.ndarray, part: MicroRows, parts: int, micro: int, value: Value) -> np.ndarray:

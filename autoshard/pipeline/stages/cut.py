@@ -13,6 +13,7 @@ from autoshard.pipeline.stages.assign import Assigned, assign
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.statistics import BATCH
 
 KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
@@ -88,20 +89,23 @@ class Pipeline:
         )
 
 
-def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1) -> Pipeline:
+def cut_stages(
+    step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1, statistics: str = BATCH
+) -> Pipeline:
     """Cut a training step into stages by names of its operators and parameters.
 
     Args:
         stages: from patterns to stages: `{"model.layers.{0..15}.*": 0, "model.layers.{16..31}.*": 1}`. Operators that
             no pattern names follow what they read. Or what `stages_of_cells` says of a model.
         micro_batches: into how many parts the batch is cut.
+        statistics: as `transform.micro.accumulate` takes them.
 
     Raises:
         StageError: more stages than there are operators in, or stages that wait for each other.
         UnknownNameError: a pattern that matches nothing.
         GraphError: micro batches into which the step cannot be cut; see `transform.micro.accumulate`.
     """
-    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches)
+    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches, statistics)
     return cut_as_assigned(apart, assign(apart, stages))
 
 
