@@ -70,7 +70,7 @@ class Text:
 
     @cached_property
     def step(self) -> Any:
-        """The function that the text defines. Texts are made here, of programs; none is ever read from a file."""
+        """The function `step` that the text defines. Texts are made here, of programs; none is read from a file."""
         names: dict[str, Any] = {}
         exec(compile(self.source, "<program of a rank>", "exec"), names)
         return names["step"]
@@ -110,7 +110,7 @@ def _axes_in(value: Any) -> Iterator[AxisRef]:
 
 
 @dataclass
-class _Names:
+class Names:
     """Names of Python for registers: each its own, none of Python's words."""
 
     taken: set[str] = field(default_factory=lambda: {"k", "c", "const", "step", *keyword.kwlist})
@@ -132,13 +132,19 @@ class _Names:
 
 
 class Writer:
-    """Writes a program as text. What stands for an operator, and what the function takes first, others may change."""
+    """Writes a program as text. What stands for an operator, and what the function takes first, others may change.
+
+    Args:
+        cuts: the pieces of axes of all programs that share a mesh; None: those of this one.
+        entry: the name of the function.
+    """
 
     first: tuple[str, ...] = ("k", "c", "const")
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.names = program, _Names()
-        self.cuts = AxisPieces(program.mesh, *refs_of(program))
+    def __init__(self, program: Program, cuts: AxisPieces | None = None, entry: str = "step") -> None:
+        self.program, self.names, self.entry = program, Names(), entry
+        self.names.taken.add(entry)
+        self.cuts = cuts or AxisPieces(program.mesh, *refs_of(program))
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}
         self.over: dict[Axes, None] = {}
@@ -159,7 +165,7 @@ class Writer:
         yield f"# Axes: {' '.join(f'{name}={size}' for name, size in self.cuts.grid.axes)}"
         yield from ("", *(f"{name} = {value!r}" for value, name in self.tables.items())) if self.tables else ()
         yield ""
-        yield from _signature((*self.first, *inputs))
+        yield from _signature(self.entry, (*self.first, *inputs))
         for one, name in zip(self.program.inputs, inputs, strict=True):
             yield f"    # {name}: {one.local} [{one.layout}]"
         yield from body
@@ -419,9 +425,9 @@ class Writer:
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def _signature(arguments: Sequence[str]) -> Lines:
-    line = f"def step({', '.join(arguments)}):"
-    yield from (line,) if len(line) <= _COMMENT_AT else ("def step(", *(f"    {one}," for one in arguments), "):")
+def _signature(name: str, arguments: Sequence[str]) -> Lines:
+    line = f"def {name}({', '.join(arguments)}):"
+    yield from (line,) if len(line) <= _COMMENT_AT else (f"def {name}(", *(f"    {one}," for one in arguments), "):")
 
 
 def _kinds(name: str, count: int) -> tuple[str, ...]:
