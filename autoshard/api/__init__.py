@@ -339,12 +339,9 @@ class Planned(PlannedData):
         Raises:
             PlanError: an unknown form, or one that cannot say this plan.
         """
-        from autoshard.exporters.export import FILES, export, save
+        from autoshard.exporters.export import PLAN_FORMS
 
-        if path is None:
-            return export(self, to)
-        paths = save(self, to, path)
-        return "\n".join(map(str, paths)) if to in FILES else paths[0].read_text(encoding="utf-8")
+        return PLAN_FORMS.export(self, to, path)
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """The graph with what the plan says of it, as networkx has graphs; see `exporters.plan_networkx`."""

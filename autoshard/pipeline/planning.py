@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
@@ -16,6 +17,7 @@ from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.exports.forms import STAGE_FORMS
 from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
 from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
@@ -98,6 +100,20 @@ class PlannedPipeline(PipelineData):
     def page(self) -> str:
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
+
+    def export(self, to: str, path: str | Path | None = None) -> str:
+        """The plan in a form for another framework; also written to a file or into a folder if there is a path.
+
+        Args:
+            to: "schedule" (the CSV of torch.distributed.pipelining).
+
+        Returns:
+            The text; of forms that are files or a folder the paths, a line each.
+
+        Raises:
+            PlanError: an unknown form, one that stages do not have, or one that cannot say this plan.
+        """
+        return STAGE_FORMS.export(self, to, path)
 
     def run_label(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""

@@ -63,3 +63,28 @@ def test_run_on_ranks_of_other_sizes(target, cli):
 def test_runs_that_cannot_be(target, arguments, message, cli):
     code, _, err = cli("run", target, "-n", "8", *arguments)
     assert code != 0 and message in " ".join(err.split())
+
+
+def test_export_has_forms_of_stages(target, cli, tmp_path):
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--schedule", "gpipe"]
+    code, out, err = cli("export", target, *order, "--to", "schedule")
+    assert code == 0, err
+    assert out == "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n"
+    path = tmp_path / "schedule.csv"
+    code, out, err = cli("export", target, *order, "--to", "schedule", "-o", str(path), "--json")
+    assert code == 0 and json.loads(out) == {"form": "schedule", "files": [str(path)]}, err
+    assert path.read_text().startswith("0F0,0F1,0F2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "dtensor"], "a plan in stages has no form 'dtensor' yet; its forms are"),
+        (["--to", "shedule"], "did you mean 'schedule'?"),
+        (["--to", "schedule", "-o", "no/folder/x.csv"], "there is no directory no/folder"),
+        (["--to", "schedule", "--option", "time_limit=3"], "--option: not for a plan in stages"),
+    ],
+)
+def test_exports_that_cannot_be(target, arguments, message, cli):
+    code, _, err = cli("export", target, "--mesh", "pp=2,dp=2", "--pipeline", "pp", *arguments)
+    assert code != 0 and message in " ".join(err.split())
