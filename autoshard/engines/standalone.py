@@ -21,13 +21,18 @@ _SMALL = 4
 
 @dataclass(frozen=True)
 class BoundaryValue:
-    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim."""
+    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim.
+
+    What goes from one piece of a step to another may be partial: terms along axes, which `reduction` adds up.
+    """
 
     name: str
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     dtype: str
     dims: tuple[Axes, ...]
+    partial: Axes = ()
+    reduction: str = "sum"
 
     @property
     def host_dtype(self) -> np.dtype:
@@ -71,12 +76,16 @@ class StandalonePlan:
 
     def arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The inputs in order, by their names; for those that are not given seeded random numbers."""
-        unknown = sorted(set(given) - {one.name for one in self.inputs})
-        if unknown:
-            known = ", ".join(one.name for one in self.inputs)
-            raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
-        rng = np.random.default_rng(0)
-        return [given[one.name] if one.name in given else _random(one, rng) for one in self.inputs]
+        return arrays_of(self.inputs, given)
+
+
+def arrays_of(inputs: Sequence[BoundaryValue], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The inputs in order, by their names; for those that are not given seeded random numbers."""
+    unknown = sorted(set(given) - {one.name for one in inputs})
+    if unknown:
+        raise ValueError(f"there is no input {', '.join(unknown)}; there are {', '.join(one.name for one in inputs)}")
+    rng = np.random.default_rng(0)
+    return [given[one.name] if one.name in given else _random(one, rng) for one in inputs]
 
 
 def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
@@ -94,11 +103,11 @@ def arguments_of(text: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def finished(plan: StandalonePlan, found: Mapping[str, np.ndarray], path: str | None) -> None:
-    """Save or show the outputs."""
+def finished(outputs: Sequence[BoundaryValue], found: Mapping[str, np.ndarray], path: str | None) -> None:
+    """Save the outputs, if there is a path, and show them."""
     if path:
         arrays: dict[str, Any] = dict(found)
         np.savez(path, **arrays)
-    for one in plan.outputs:
+    for one in outputs:
         norm = float(np.linalg.norm(np.asarray(found[one.name], np.complex128).ravel()))
         print(f"{one.name}: {one.dtype}{list(one.shape)}, norm {norm:.6g}")

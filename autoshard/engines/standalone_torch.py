@@ -77,5 +77,5 @@ def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     given = dict(np.load(told.inputs)) if told.inputs else {}
     found = run(plan, step, given, told.steps)
     if dist.get_rank() == 0:
-        finished(plan, found, told.outputs)
+        finished(plan.outputs, found, told.outputs)
     dist.destroy_process_group()

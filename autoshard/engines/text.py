@@ -87,8 +87,9 @@ def write(program: Program) -> Text:
 
 
 def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
-    """The pieces of axes that a program speaks of, and whether it has groups that are lists."""
-    refs: set[AxisRef] = set()
+    """The pieces of axes that a program speaks of, those that split what goes in and out too, and whether it has groups
+    that are lists."""
+    refs = {ref for one in (*program.inputs, *program.outputs) for ref in one.layout.used}
     listed = False
     for one in walk(program.instructions):
         if isinstance(one, Collective):
