@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,12 +108,36 @@ class StagesPlan:
     joined: Mapping[str, tuple[tuple[int, ...], int, int]]
     prologue: PieceSpec | None = None
 
+    @cached_property
+    def by_place(self) -> dict[Place, PieceSpec]:
+        """The pieces by stage and kind."""
+        return {piece.place: piece for piece in self.pieces}
+
     def actions(self, group: int) -> list[tuple[Place, int]]:
         """The pieces that a group runs for micro batches, in order, each with its micro batch."""
-        places, found = {piece.place for piece in self.pieces}, []
+        found = []
         for stage, kind, micro in map(_read, self.orders[group].split()):
-            found += [((stage, one), micro) for one in _KINDS_OF.get(kind, (kind,)) if (stage, one) in places]
+            found += [((stage, one), micro) for one in _KINDS_OF.get(kind, (kind,)) if (stage, one) in self.by_place]
         return found
+
+    def played(self) -> Iterator[tuple[PieceSpec, int]]:
+        """The pieces that run for micro batches, each group's in its order, all groups in turn, as far as what they
+        read is there."""
+        todo, done = [self.actions(group) for group in range(len(self.orders))], set()
+        while any(todo):
+            able = [actions for actions in todo if actions and self._reads(*actions[0]) <= done]
+            if not able:
+                raise RuntimeError(f"groups wait for each other: {[actions[0] for actions in todo if actions]}")
+            for actions in able:
+                place, micro = actions.pop(0)
+                done.add((place, micro))
+                yield self.by_place[place], micro
+
+    def _reads(self, place: Place, micro: int) -> set[tuple[Place, int]]:
+        """What a piece reads of pieces for the same micro batch."""
+        sources = self.by_place[place].sources
+        routes = (self.routes[source.of] for source in sources if source.kind == "route")
+        return {(route.source, micro) for route in routes if route.repeated}
 
     def rounds(self) -> Iterator[PieceSpec]:
         """The rounds of the update, those of one number together."""

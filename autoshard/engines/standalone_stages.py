@@ -18,7 +18,8 @@ from autoshard.engines.jax_blocks import mesh_of, spec_of
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
 from autoshard.engines.stage_pieces import PieceSpec, Place, RouteSpec, Source, StagesPlan, rows_of
 
-_COMBINED = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
+COMBINED = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
+"""How terms are added up."""
 
 
 class Stages:
@@ -75,7 +76,6 @@ class StagedRun:
 
     def __init__(self, stages: Stages, arrays: dict[str, Any]) -> None:
         self.stages, self.plan, self.arrays = stages, stages.plan, arrays
-        self.specs = {piece.place: piece for piece in self.plan.pieces}
         self.on_host = stages.meshes[0].devices.flat[0].platform == "cpu"
         self.placed: dict[tuple, jax.Array] = {}
         self.arrived: dict[tuple[int, int | None], jax.Array] = {}
@@ -92,7 +92,8 @@ class StagedRun:
         for piece in self.plan.pieces:
             if piece.kind == "P":
                 self._do(piece, None)
-        self._play([self.plan.actions(group) for group in range(len(self.plan.orders))])
+        for piece, micro in self.plan.played():
+            self._do(piece, micro)
         for number, route in enumerate(self.plan.routes):
             if route.summed:
                 self._send(number, self._sum(route.source, route.output), None)
@@ -106,20 +107,6 @@ class StagedRun:
             inputs = [jnp.asarray(self.arrays[source.of], jnp.dtype(one.dtype)) for one, source in _inputs(piece)]
             for i, array in enumerate(self.stages.prologue(*inputs)):
                 self.arrays[piece.made[i]] = np.asarray(array)
-
-    def _play(self, todo: list[list[tuple[Place, int]]]) -> None:
-        """Let each group do its actions in order, in turn, as far as what they read is there."""
-        while any(todo):
-            able = [actions for actions in todo if actions and self._is_ready(*actions[0])]
-            if not able:
-                raise RuntimeError(f"groups wait for each other: {[actions[0] for actions in todo if actions]}")
-            for actions in able:
-                place, micro = actions.pop(0)
-                self._do(self.specs[place], micro)
-
-    def _is_ready(self, place: Place, micro: int) -> bool:
-        sources = (source.of for source in self.specs[place].sources if source.kind == "route")
-        return all(self._key(number, micro) in self.arrived for number in sources)
 
     def _key(self, number: int, micro: int | None) -> tuple[int, int | None]:
         route = self.plan.routes[number]
@@ -156,7 +143,7 @@ class StagedRun:
         self.arrived[key] = self._moved(array, route) if route.moved else array
 
     def _moved(self, array: jax.Array, route: RouteSpec) -> jax.Array:
-        before = self.specs[route.source].outputs[route.output]
+        before = self.plan.by_place[route.source].outputs[route.output]
         return self._place(whole_of(array, before), route.value, self.plan.groups[route.stage])
 
     def _place(self, array: Any, value: BoundaryValue, group: int) -> jax.Array:
@@ -188,14 +175,12 @@ class StagedRun:
         return self._joined(source.of) if source.kind == "joined" else self.arrays[source.of]
 
     def _add(self, key: tuple[Place, int], array: jax.Array, reduction: str) -> None:
-        """Add a micro batch's terms, narrow floats in f32."""
-        if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4:
-            array = array.astype(jnp.float32)
-        known = self.sums.get(key)
-        self.sums[key] = array if known is None else self._ready(_COMBINED[reduction](known, array))
+        """Add a micro batch's terms."""
+        known, array = self.sums.get(key), array.astype(sum_dtype(array.dtype))
+        self.sums[key] = array if known is None else self._ready(COMBINED[reduction](known, array))
 
     def _sum(self, place: Place, output: int) -> jax.Array:
-        return self.sums[place, output].astype(jnp.dtype(self.specs[place].outputs[output].dtype))
+        return self.sums[place, output].astype(jnp.dtype(self.plan.by_place[place].outputs[output].dtype))
 
     def _joined(self, name: str) -> Any:
         """A value whose rows micro batches have made."""
@@ -207,7 +192,7 @@ class StagedRun:
     def _result(self, source: Source) -> Any:
         if source.kind == "sum":
             stage, kind, output = source.of
-            return whole_of(self._sum((stage, kind), output), self.specs[stage, kind].outputs[output])
+            return whole_of(self._sum((stage, kind), output), self.plan.by_place[stage, kind].outputs[output])
         return self._whole(source)
 
 
@@ -228,10 +213,16 @@ def _jitted(piece: PieceSpec, function: Callable, mesh: Mesh) -> Any:
     return jax.jit(inside, donate_argnums=piece.donated)
 
 
+def sum_dtype(dtype: Any) -> np.dtype:
+    """What terms of a type are added up in: narrow floats in f32."""
+    is_narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return np.dtype(np.float32) if is_narrow else jnp.dtype(dtype)
+
+
 def whole_of(array: jax.Array, value: BoundaryValue) -> jax.Array:
     """A value without padding, its terms added up."""
     if value.partial:
-        array = reduce(_COMBINED[value.reduction], [array[i] for i in range(array.shape[0])])
+        array = reduce(COMBINED[value.reduction], [array[i] for i in range(array.shape[0])])
     return array if value.padded == value.shape else array[tuple(map(slice, value.shape))]
 
 

@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-from autoshard.api import DEFAULT_SEARCH
 from autoshard.engines.code_writer import boundary_value, numbered
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.stage_pieces import PieceSpec, RouteSpec, Source, StagesPlan
@@ -20,17 +19,14 @@ from autoshard.engines.text import refs_of
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.partition.program import Program
+from autoshard.pipeline.exports.one_device import one_device_program
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.whole import runs_per_micro_batch
-from autoshard.search import find_mode
-from autoshard.search.problem import Problem
-from autoshard.search.program_price import program_of
 from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError
-from costmodel import preset
 
 PROLOGUE: Place = (-1, "D")
 """What follows from data alone."""
@@ -87,9 +83,7 @@ class StagesSpec:
         read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
         graph = Graph(f"{self.planned.graph.name}.data", read, nodes, made, (DATA,) * len(read))
         graph, _ = planned_graph(graph, {})
-        hardware = preset("cpu").for_ranks(1)
-        plan = find_mode(DEFAULT_SEARCH)(Problem(graph, Mesh.flat(1), hardware))
-        return graph, program_of(plan, hardware, ())[0]
+        return graph, one_device_program(graph)
 
     # -- names
 

@@ -1,0 +1,119 @@
+"""The body of a piece as StableHLO: what it computes of whole values, with the plan's layouts as constraints of Shardy.
+
+JAX traces the piece's program for one device, on which nothing is split and nobody talks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jaxlib.mlir.passmanager import PassManager
+
+from autoshard.engines.groups import AxisPieces
+from autoshard.engines.kernels import kernels_of
+from autoshard.engines.text import Lines, Writer
+from autoshard.engines.xla_collectives import XlaCollectives
+from autoshard.engines.xla_kernels import XlaKernels
+from autoshard.ir.graph import Value
+from autoshard.layout.layout import Layout
+from autoshard.partition.program import Compute, Instruction, Program
+from autoshard.runtime.array import array_dtype
+
+_MESH = re.compile(r"<@\w+, \[")
+Function = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class MpmdBody:
+    """Lines of StableHLO, the types of its arguments `%arg0`, `%arg1`, ... and of its results, and their names."""
+
+    lines: tuple[str, ...]
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    returned: tuple[str, ...]
+
+
+def traced(program: Program, layouts: Mapping[Value, Layout], cuts: AxisPieces) -> Function:
+    """The function of whole values that a program for one device computes.
+
+    Args:
+        layouts: how results of its operators lie on the mesh of the module.
+        cuts: the pieces of that mesh's axes.
+    """
+    writer = _LaidWriter(program, layouts)
+    text = writer.text()
+    kernels = XlaKernels(text.grid, kernels_of("xla"))
+    laid = _LaidCollectives(text.grid, [partial(_placed, cuts, layout) for layout in writer.laid])
+    return partial(text.step, kernels, laid, text.constants)
+
+
+class _LaidCollectives(XlaCollectives):
+    """Also says how values lie."""
+
+    def __init__(self, grid: Any, places: Sequence[Callable[[Any], Any]]) -> None:
+        super().__init__(grid)
+        self.places = places
+
+    def laid(self, number: int, x: Any) -> Any:
+        """x with the constraint of that number."""
+        return self.places[number](x)
+
+
+class _LaidWriter(Writer):
+    """Writes behind each operator how its results lie."""
+
+    def __init__(self, program: Program, layouts: Mapping[Value, Layout]) -> None:
+        super().__init__(program)
+        self.layouts = layouts
+        self.laid: list[Layout] = []
+
+    def instruction(self, one: Instruction, depth: int) -> Lines:
+        yield from super().instruction(one, depth)
+        if not isinstance(one, Compute) or depth > 1:
+            return
+        for register, value in zip(one.results, one.node.results, strict=False):
+            layout = self.layouts.get(value)
+            if layout is not None and value.type.shape == register.true.shape and _says_all(layout, register.true.shape):
+                name = self.names[register]
+                yield f"{'    ' * depth}{name} = c.laid({len(self.laid)}, {name})"
+                self.laid.append(layout)
+
+
+def _says_all(layout: Layout, shape: Sequence[int]) -> bool:
+    """Whether a constraint of Shardy's says it: it splits something, evenly, and nothing is partial."""
+    return not layout.partial and any(layout.dims) and layout.divides(shape)
+
+
+def _placed(cuts: AxisPieces, layout: Layout, x: Any) -> Any:
+    grid = cuts.grid
+    mesh = AbstractMesh(tuple(size for _, size in grid.axes), grid.names)
+    spec = PartitionSpec(*(cuts.axes(refs) or None for refs in layout.dims))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+def body_of(function: Function, examples: Sequence[jax.ShapeDtypeStruct], mesh: str) -> MpmdBody:
+    """The body that JAX makes of a function, whose constraints are on the mesh of that name."""
+    with jax.enable_x64(True):
+        lowered = jax.jit(function, keep_unused=True).trace(*examples).lower(lowering_platforms=("cpu",))
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+        main = next(op for op in module.body.operations if op.operation.name == "func.func")
+        lines = str(main).splitlines()
+        kinds = main.type
+        arguments, results = tuple(map(str, kinds.inputs)), tuple(map(str, kinds.results))
+    inside = tuple(_MESH.sub(f"<@{mesh}, [", line.strip()) for line in lines[1:-2])
+    last = lines[-2].strip().removeprefix("return").split(" : ")[0].strip()
+    return MpmdBody(inside, arguments, results, tuple(filter(None, last.split(", "))))
+
+
+def example(value: Value, shape: Sequence[int] | None = None) -> jax.ShapeDtypeStruct:
+    """A value as JAX traces it."""
+    return jax.ShapeDtypeStruct(value.type.shape if shape is None else tuple(shape), array_dtype(value.type.dtype))
+
