@@ -25,8 +25,8 @@ from autoshard.engines.stage_pieces import PieceSpec, Place, Source, rows_of
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_stages import COMBINED, sum_dtype
 from autoshard.ir.graph import Value
-from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, traced
-from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of, whole_sharding
+from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, traced
+from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of
 from autoshard.pipeline.exports.one_device import one_device_program
 from autoshard.pipeline.exports.stage_spec import StagesSpec
 from autoshard.pipeline.planned.data import PipelineData
@@ -118,7 +118,7 @@ class _StepWriter:
         if piece is None:
             return
         given = [self.arrays[source.of] for source in piece.sources]
-        operands = [self.main.lying(one, 0, whole_sharding(one.sharding)) for one in given]
+        operands = [self.main.sent(one, 0) for one in given]
         body = self._body(piece, True, True)
         made = self.main.fragment(Fragment('"data"', 0), operands, body, self._shardings(piece))
         self.arrays.update((piece.made[i], one) for i, one in enumerate(made))
@@ -146,7 +146,7 @@ class _StepWriter:
         route = self.plan.routes[number]
         group = self.plan.groups[route.stage]
         key = number, micro if route.repeated and not route.summed else None
-        self.arrived[key] = self.main.lying(one, group, sharding_of(route.value, self.plan.grids[group]))
+        self.arrived[key] = self.main.sent(one, group)
 
     def _shardings(self, piece: PieceSpec) -> list[str]:
         grid = self.plan.grids[self.plan.groups[piece.stage] if piece.stage >= 0 else 0]
@@ -159,8 +159,7 @@ class _StepWriter:
         if source.kind == "rows":
             assert micro is not None
             return self._rows_of(source, value, group)[micro]
-        sharding = sharding_of(value, self.plan.grids[group])
-        return self.main.lying(self._whole(source), group, sharding)
+        return self.main.sent(self._whole(source), group)
 
     def _whole(self, source: Source) -> MeshTensor:
         return self._joined(source.of) if source.kind == "joined" else self.arrays[source.of]
@@ -171,7 +170,7 @@ class _StepWriter:
         if key not in self.rows:
             whole, grid, count = self.arrays[source.of], self.plan.grids[group], self.plan.micro_batches
             of = self._example(source.of)
-            operand = self.main.lying(whole, group, sharding_of(value, grid, of.shape))
+            operand = self.main.sent(whole, group)
 
             def function(x: Any) -> tuple:
                 return tuple(rows_of(x, source, micro, count) for micro in range(count))
@@ -224,6 +223,7 @@ class _StepWriter:
         if key not in self._bodies:
             group = self.plan.groups[piece.stage] if piece.stage >= 0 else 0
             function = _adding(piece, self._function(piece.place), is_first, is_last)
+            function = laid(function, piece.inputs, self.spec.cuts_of(piece.stage).grid)
             examples = [_shaped(one) for one in piece.inputs]
             if not is_first:
                 examples += [_widened(_shaped(piece.outputs[i])) for i in piece.sums]

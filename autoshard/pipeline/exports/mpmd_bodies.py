@@ -15,8 +15,10 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jaxlib.mlir.passmanager import PassManager
 
+from autoshard.engines.grid import Axes, Grid
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
+from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.text import Lines, Writer
 from autoshard.engines.xla_collectives import XlaCollectives
 from autoshard.engines.xla_kernels import XlaKernels
@@ -91,10 +93,25 @@ def _says_all(layout: Layout, shape: Sequence[int]) -> bool:
 
 
 def _placed(cuts: AxisPieces, layout: Layout, x: Any) -> Any:
-    grid = cuts.grid
+    return _constrained(x, tuple(map(cuts.axes, layout.dims)), cuts.grid)
+
+
+def _constrained(x: Any, dims: Sequence[Axes], grid: Grid) -> Any:
     mesh = AbstractMesh(tuple(size for _, size in grid.axes), grid.names)
-    spec = PartitionSpec(*(cuts.axes(refs) or None for refs in layout.dims))
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*(axes or None for axes in dims))))
+
+
+def laid(function: Function, inputs: Sequence[BoundaryValue], grid: Grid) -> Function:
+    """The function, whose first arguments lie as these inputs, wherever they come from."""
+
+    def run(*given: Any) -> Sequence[Any]:
+        placed = (
+            _constrained(x, one.dims, grid) if not one.partial and any(one.dims) and one.padded == one.shape else x
+            for x, one in zip(given, inputs, strict=False)
+        )
+        return function(*placed, *given[len(inputs) :])
+
+    return run
 
 
 def body_of(function: Function, examples: Sequence[jax.ShapeDtypeStruct], mesh: str) -> MpmdBody:

@@ -3,10 +3,10 @@
     main = MpmdText("step", (grid, other))
     x = main.argument(0, "tensor<4x8xf32>", '[{"dp"}, {}]')
     (y,) = main.fragment(Fragment('"stage0"', 0), (x,), body, ('[{"dp"}, {}]',))
-    main.module((main.lying(y, 1, "[{}, {}]"),))
+    main.module((main.sent(y, 1),))
 
-A transfer leaves the sharding as it is: where a value lies otherwise on the other mesh, a fragment of no origin changes
-that there; between meshes of other axes values go whole.
+A transfer leaves the sharding as it is: a body that reads a value in another one says so itself. Between meshes of
+other axes values go whole, which a fragment makes of them before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MpmdText:
     arguments: list[MeshTensor] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
     """Arguments that a result replaces."""
-    _laid: dict[tuple[MeshTensor, int, str], MeshTensor] = field(default_factory=dict)
+    _sent: dict[tuple[MeshTensor, int], MeshTensor] = field(default_factory=dict)
 
     def symbol(self, group: int) -> str:
         """The symbol of a group's mesh: groups of equal meshes share it."""
@@ -80,7 +80,6 @@ class MpmdText:
         told += [f"in_shardings=[{self._listed(operands)}]"] if operands else []
         told += [f"out_shardings=[{self._listed(results)}]"]
         attributes = ([] if of.micro is None else [f"call_counter = {of.micro} : ui32"]) + ([of.half] if of.half else [])
-        attributes += [] if of.origin else ['mpmd.inferred_by = ["reshard"]']
         given = ", ".join(f"%arg{i}: {tensor}" for i, tensor in enumerate(body.arguments))
         head = f"{name if count == 1 else f'{name}:{count}'} = mpmd.fragment<{', '.join(told)}>"
         types = f"({', '.join(map(self._type, operands))}) -> ({', '.join(map(self._type, results))})"
@@ -91,26 +90,34 @@ class MpmdText:
         )
         return results
 
-    def lying(self, one: MeshTensor, group: int, sharding: str) -> MeshTensor:
-        """A value on a group, as it is to lie there."""
-        key = one, group, sharding
-        if key not in self._laid:
-            self._laid[key] = self._moved(one, group, sharding)
-        return self._laid[key]
-
-    def _moved(self, one: MeshTensor, group: int, sharding: str) -> MeshTensor:
+    def sent(self, one: MeshTensor, group: int) -> MeshTensor:
+        """A value on a group: itself, or what a transfer brings there."""
         if one.group == group:
-            return one if one.sharding == sharding else self._resharded(one, sharding)
+            return one
+        key = one, group
+        if key not in self._sent:
+            self._sent[key] = self._transferred(one, group)
+        return self._sent[key]
+
+    def _transferred(self, one: MeshTensor, group: int) -> MeshTensor:
         if self.symbol(one.group) != self.symbol(group):
-            one = self.lying(one, one.group, whole_sharding(one.sharding))
+            one = self._whole(one)
         made = MeshTensor(f"%t{len(self.lines)}", group, one.tensor, one.sharding)
         said = f"{{sdy.sharding = #sdy.sharding_per_value<[{self._sharding(made)}]>}}"
         self.lines.append(f"{made.name} = mpmd.transfer {said} {one.name} : ({self._type(one)}) -> {self._type(made)}")
-        return self.lying(made, group, sharding)
+        return made
 
-    def _resharded(self, one: MeshTensor, sharding: str) -> MeshTensor:
-        body = MpmdBody((), (one.tensor,), (one.tensor,), ("%arg0",))
-        return self.fragment(Fragment("", one.group), (one,), body, (sharding,))[0]
+    def _whole(self, one: MeshTensor) -> MeshTensor:
+        """A value that lies whole on every device of its group; behind a barrier, as the dialect takes a fragment that
+        does nothing for one of its own making."""
+        sharding = whole_sharding(one.sharding)
+        if one.sharding == sharding:
+            return one
+        if (one, one.group) not in self._sent:
+            line = f"%0 = stablehlo.optimization_barrier %arg0 : {one.tensor}"
+            body = MpmdBody((line,), (one.tensor,), (one.tensor,), ("%0",))
+            self._sent[one, one.group] = self.fragment(Fragment('"gathered"', one.group), (one,), body, (sharding,))[0]
+        return self._sent[one, one.group]
 
     def module(self, results: Sequence[MeshTensor]) -> str:
         """The text, with these results of the function."""
