@@ -12,7 +12,7 @@ _BOTH = ("grid", "boxes", "per_rank", "rounds", "standalone")
 CARRIED = {
     "torch": (*_BOTH, "torch_collectives", "standalone_torch"),
     "jax": (*_BOTH, "xla_collectives", "jax_blocks", "standalone_jax"),
-    "jax-stages": (*_BOTH, "xla_collectives", "jax_blocks", "stage_pieces", "standalone_stages"),
+    "jax-stages": (*_BOTH, "xla_collectives", "jax_blocks", "stage_pieces", "standalone_jax_stages"),
 }
 """The files that exported modules carry, each before those that need it."""
 _HOME = "autoshard.engines."

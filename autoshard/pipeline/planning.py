@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.engines.executors import check_engine_device
+from autoshard.engines.extras import need
 from autoshard.frontends.targets import cuttable_target
 from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
@@ -48,6 +49,9 @@ from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from autoshard.engines.standalone_jax_stages import Stages
 
 DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
 MANY_LAYERS = 8
@@ -105,7 +109,8 @@ class PlannedPipeline(PipelineData):
         """The plan in a form for another framework; also written to a file or into a folder if there is a path.
 
         Args:
-            to: "schedule" (the CSV of torch.distributed.pipelining).
+            to: "schedule" (the CSV of torch.distributed.pipelining), "jax-stages" (a module of functions of JAX),
+                "mpmd" (a module of Shardy's MPMD dialect).
 
         Returns:
             The text; of forms that are files or a folder the paths, a line each.
@@ -114,6 +119,20 @@ class PlannedPipeline(PipelineData):
             PlanError: an unknown form, one that stages do not have, or one that cannot say this plan.
         """
         return STAGE_FORMS.export(self, to, path)
+
+    def to_jax(self, devices: Sequence[Any] | None = None) -> Stages:
+        """The pieces of all stages as functions of JAX, and what plays them; see `autoshard.pipeline.exports.jax_stages`.
+
+        Args:
+            devices: a device for each rank, by default JAX's first ones.
+
+        Raises:
+            AutoshardError: the engine xla lacks an operator, JAX cannot say a layout, is not there, or lacks devices.
+        """
+        need("jax", "to_jax")
+        from autoshard.pipeline.exports.jax_stages import jax_stages
+
+        return jax_stages(self, devices)
 
     def run_label(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""

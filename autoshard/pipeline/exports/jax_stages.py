@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.engines.carried import carried, imports
 from autoshard.engines.check import check_runs
@@ -23,12 +23,15 @@ from autoshard.pipeline.exports.stage_spec import StagesSpec
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place
 
+if TYPE_CHECKING:
+    from autoshard.engines.standalone_jax_stages import Stages
+
 MODULE = "jax-stages"
 _WORDS = {"P": "once", "F": "forward", "I": "input_gradient", "W": "weight_gradient", "D": "data"}
 
 
-def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> Any:
-    """The stages of a plan as functions of JAX on devices of this process; see `engines/standalone_stages.py`.
+def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> Stages:
+    """The stages of a plan as functions of JAX on devices of this process; see `engines/standalone_jax_stages.py`.
 
     Args:
         devices: a device for each rank, by default JAX's first ones.
@@ -38,7 +41,7 @@ def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> A
         PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
     """
     need("jax", "stages as functions of JAX")
-    from autoshard.engines.standalone_stages import Stages
+    from autoshard.engines.standalone_jax_stages import Stages
 
     spec = StagesSpec(planned)
     _check(spec)

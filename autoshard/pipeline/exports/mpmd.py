@@ -15,17 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import mlir as jax_mlir
+from jax.interpreters.mlir import dtype_to_ir_type
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import mpmd as dialect
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.stage_pieces import PieceSpec, Place, Source, rows_of
 from autoshard.engines.standalone import BoundaryValue
-from autoshard.engines.standalone_stages import COMBINED, sum_dtype
+from autoshard.engines.standalone_jax_stages import COMBINED, sum_dtype
 from autoshard.ir.graph import Value
-from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, traced
+from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, mpmd_context, traced
 from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of
 from autoshard.pipeline.exports.one_device import one_device_program
 from autoshard.pipeline.exports.stage_spec import StagesSpec
@@ -42,16 +41,15 @@ def mpmd_module(planned: PipelineData) -> str:
     """
     writer = _StepWriter(StagesSpec(planned))
     text = writer.text()
-    with jax_mlir.make_ir_context() as context:
-        dialect.register_dialect(context)
+    with mpmd_context():
         module = ir.Module.parse(text)
         module.operation.verify()
         return "\n".join((*writer.head(), str(module)))
 
 
 def _type(shape: Sequence[int], dtype: np.dtype) -> str:
-    with jax_mlir.make_ir_context(), ir.Location.unknown():
-        return str(ir.RankedTensorType.get(list(shape), jax_mlir.dtype_to_ir_type(dtype)))
+    with mpmd_context(), ir.Location.unknown():
+        return str(ir.RankedTensorType.get(list(shape), dtype_to_ir_type(dtype)))
 
 
 class _StepWriter:

@@ -6,13 +6,18 @@ JAX traces the piece's program for one device, on which nothing is split and nob
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+from jax.interpreters.mlir import make_ir_context
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import mpmd as dialect
+from jaxlib.mlir.dialects.stablehlo import register_stablehlo_passes
 from jaxlib.mlir.passmanager import PassManager
 
 from autoshard.engines.grid import Axes, Grid
@@ -24,10 +29,13 @@ from autoshard.engines.xla_collectives import XlaCollectives
 from autoshard.engines.xla_kernels import XlaKernels
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
+from autoshard.pipeline.exports.inlined import inlined
 from autoshard.partition.program import Compute, Instruction, Program
 from autoshard.runtime.array import array_dtype
 
 _MESH = re.compile(r"<@\w+, \[")
+_PASSES = "builtin.module(symbol-dce,func.func(chlo-legalize-to-stablehlo))"
+"""What leaves one function of StableHLO's own operations."""
 Function = Callable[..., Sequence[Any]]
 
 
@@ -39,6 +47,16 @@ class MpmdBody:
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     returned: tuple[str, ...]
+
+
+@contextmanager
+def mpmd_context() -> Iterator[Any]:
+    """A context of MLIR with the dialect."""
+    with make_ir_context() as context:
+        # With several threads, the one that reports an error can wait for Python for ever.
+        context.enable_multithreading(False)
+        dialect.register_dialect(context)
+        yield context
 
 
 def traced(program: Program, layouts: Mapping[Value, Layout], cuts: AxisPieces) -> Function:
@@ -117,10 +135,11 @@ def laid(function: Function, inputs: Sequence[BoundaryValue], grid: Grid) -> Fun
 def body_of(function: Function, examples: Sequence[jax.ShapeDtypeStruct], mesh: str) -> MpmdBody:
     """The body that JAX makes of a function, whose constraints are on the mesh of that name."""
     with jax.enable_x64(True):
-        lowered = jax.jit(function, keep_unused=True).trace(*examples).lower(lowering_platforms=("cpu",))
-    module = lowered.compiler_ir("stablehlo")
-    with module.context:
-        PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+        lowered = jax.jit(inlined(function), keep_unused=True).trace(*examples).lower(lowering_platforms=("cpu",))
+    register_stablehlo_passes()
+    with mpmd_context():
+        module = ir.Module.parse(lowered.as_text())
+        PassManager.parse(_PASSES).run(module.operation)
         main = next(op for op in module.body.operations if op.operation.name == "func.func")
         lines = str(main).splitlines()
         kinds = main.type
