@@ -57,7 +57,8 @@ class Stages:
         """Whole inputs in by name, whole outputs of the last step out; random numbers for inputs that are not given."""
         with jax.enable_x64(True):
             names = [one.name for one in self.plan.inputs]
-            arrays: dict[str, Any] = dict(zip(names, arrays_of(self.plan.inputs, given), strict=True))
+            pairs = zip(self.plan.inputs, arrays_of(self.plan.inputs, given), strict=True)
+            arrays: dict[str, Any] = {one.name: one.pad(np.asarray(array)) for one, array in pairs}
             found: list[Any] = []
             for _ in range(steps):
                 found = StagedRun(self, dict(arrays)).run()

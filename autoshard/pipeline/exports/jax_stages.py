@@ -18,10 +18,12 @@ from autoshard.engines.extras import need
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.stage_pieces import PieceSpec, StagesPlan
 from autoshard.engines.text import Text, Writer
+from autoshard.engines.xla_engine import HOST_DEVICES
 from autoshard.partition.program import Program
 from autoshard.pipeline.exports.stage_spec import StagesSpec
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place
+from autoshard.util.errors import RuntimeSetupError
 
 if TYPE_CHECKING:
     from autoshard.engines.standalone_jax_stages import Stages
@@ -41,12 +43,20 @@ def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> S
         PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
     """
     need("jax", "stages as functions of JAX")
+    import jax
+
     from autoshard.engines.standalone_jax_stages import Stages
 
+    given = list(jax.devices() if devices is None else devices)
+    if len(given) < planned.devices:
+        raise RuntimeSetupError(
+            f"the stages of {planned.graph.name!r} are for {planned.devices} devices, but {len(given)} are given; on CPUs "
+            f"XLA_FLAGS={HOST_DEVICES}={planned.devices} makes them"
+        )
     spec = StagesSpec(planned)
     _check(spec)
     functions = {place: _function(program, spec, place) for place, program in spec.programs.items()}
-    return Stages(spec.plan, functions, devices)
+    return Stages(spec.plan, functions, given)
 
 
 def _function(program: Program, spec: StagesSpec, place: Place) -> Callable:
