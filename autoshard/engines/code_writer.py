@@ -1,4 +1,4 @@
-"""Writers of exported code: a program as a function, its operators as functions of the framework, its boundary values."""
+"""Writers of exported code: a program as a function, its operators as functions of the framework, what goes in and out."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from autoshard.engines.jax_blocks import mesh_of, spec_of
-from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
 from autoshard.engines.stage_pieces import PieceSpec, Place, RouteSpec, Source, StagesPlan, rows_of
+from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
 
 COMBINED = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
 """How terms are added up."""

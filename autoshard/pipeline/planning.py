@@ -121,7 +121,7 @@ class PlannedPipeline(PipelineData):
         return STAGE_FORMS.export(self, to, path)
 
     def to_jax(self, devices: Sequence[Any] | None = None) -> Stages:
-        """The pieces of all stages as functions of JAX, and what plays them; see `autoshard.pipeline.exports.jax_stages`.
+        """The stages as functions of JAX, and what plays them; see `autoshard.pipeline.exports.jax_stages`.
 
         Args:
             devices: a device for each rank, by default JAX's first ones.

@@ -30,7 +30,7 @@ class Tied(Cell):
         self.table = Parameter(rng.normal(size=(6, 10)), "table")
         self.shift = Parameter(rng.normal(size=(ROWS, 6)), "shift")
         self.weights = np.cumsum(rng.uniform(size=(ROWS, 6)), 0)
-        self.layers = CellList([nn.Dense(10, 5, dtype="f64"), nn.Dense(5, 10, dtype="f64"), nn.Dense(10, 10, dtype="f64")])
+        self.layers = CellList(nn.Dense(*sizes, dtype="f64") for sizes in ((10, 5), (5, 10), (10, 10)))
         self.dropout = nn.Dropout(0.3)
 
     def construct(self, x, y):
@@ -103,7 +103,7 @@ def words() -> Step:
     torch.manual_seed(0)
     ids, labels = torch.randint(0, WORDS, (ROWS, 7)), torch.randint(0, WORDS, (ROWS, 7))
     labels[:5, 3:] = -100
-    model = ash.from_torch(
+    model: Any = ash.from_torch(
         Words(), (ids, labels), loss="output", optimizer=lambda found: nn.AdamWeightDecay(found, 0.01, eps=1e-3)
     )
     return model.cuttable, model.example_arrays
@@ -125,7 +125,7 @@ def scanned() -> Step:
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, p["layers"])[0] @ p["head"]
 
     x = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
-    model = ash.from_jax(
+    model: Any = ash.from_jax(
         function, x, params=params, loss=lambda y, x: jnp.square(y).mean(), optimizer=optax.adam(1e-2, eps=1e-3),
         gradients="autoshard",
     )  # fmt: skip

@@ -48,8 +48,8 @@ def test_the_partitioner_keeps_the_plan(name):
 
 @pytest.mark.parametrize("name", ["zero1", "looped", "zero3"])
 def test_transfers_are_the_routes(name):
-    """One for each value and micro batch that crosses, in the layout in which it sets out; and one for each input of the
-    step that other groups read than that where it lies."""
+    """One for each value and micro batch that crosses, in the layout in which it sets out; and one for each input of
+    the step that other groups read than that where it lies."""
     planned, _, _ = planned_case(name)
     found, plan = partitioned(planned)
     crossing = [one for one in plan.routes if plan.groups[one.source[0]] != plan.groups[one.stage]]

@@ -34,7 +34,10 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     "a plan in stages",
     texts={
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
-        "jax-stages": ("a function per piece of each stage, and what plays them, as a module that needs JAX alone", _jax_stages),
+        "jax-stages": (
+            "functions of each stage and what plays them, as a Python module of JAX alone",
+            _jax_stages,
+        ),
         "mpmd": ("the module of Shardy's MPMD dialect: fragments in the schedule's order, transfers, shardings", _mpmd),
     },
     files={},

@@ -1,8 +1,8 @@
-"""Stages as functions of JAX: `jax_stages(planned)` for this process, `jax_stages_code(planned)` as a module of its own.
+"""Stages as functions of JAX: `jax_stages(planned)` for this process, `jax_stages_code(planned)` as a module alone.
 
-    stages = planned.to_jax()
-    stages.pieces[0, "F"]              the forward of stage 0, jitted, over stages.mesh(0)
-    stages.run({"x": x, "weight": w})  a step by the schedule: whole arrays in by name, whole arrays out
+stages = planned.to_jax()
+stages.pieces[0, "F"]              the forward of stage 0, jitted, over stages.mesh(0)
+stages.run({"x": x, "weight": w})  a step by the schedule: whole arrays in by name, whole arrays out
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> S
     given = list(jax.devices() if devices is None else devices)
     if len(given) < planned.devices:
         raise RuntimeSetupError(
-            f"the stages of {planned.graph.name!r} are for {planned.devices} devices, but {len(given)} are given; on CPUs "
-            f"XLA_FLAGS={HOST_DEVICES}={planned.devices} makes them"
+            f"the stages of {planned.graph.name!r} are for {planned.devices} devices, but {len(given)} are given; on "
+            f"CPUs XLA_FLAGS={HOST_DEVICES}={planned.devices} makes them"
         )
     spec = StagesSpec(planned)
     _check(spec)
@@ -157,8 +157,8 @@ def _plan(plan: StagesPlan) -> Iterator[str]:
     yield from _listed("pieces", map(_piece_text, plan.pieces))
     yield "    routes=("
     for one in plan.routes:
-        told = (one.source, one.output, one.stage, one.value, one.reads, one.moved, one.summed, one.repeated)
-        yield f"        RouteSpec({', '.join(boundary_text(x) if x is one.value else repr(x) for x in told)}),"
+        before = f"{one.source!r}, {one.output}, {one.stage}, {boundary_text(one.value)}"
+        yield f"        RouteSpec({before}, {one.reads}, {one.moved}, {one.summed}, {one.repeated}),"
     yield from ("    ),", f"    joined={dict(plan.joined)!r},")
     yield f"    prologue={_piece_text(plan.prologue) if plan.prologue is not None else None},"
     yield ")"

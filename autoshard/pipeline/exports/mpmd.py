@@ -1,8 +1,9 @@
 """A plan in stages as a module of Shardy's MPMD dialect: a fragment for each piece and micro batch, in the order of the
 schedule, transfers between the groups, and the layouts of what goes in and out as shardings of Shardy.
 
-It is what Shardy's partitioner has after its own import: meshes are assigned, transfers are there. What is in it beside
-the pieces: fragments that take rows of micro batches out of data, that put rows together, and of no origin that reshard.
+It is what Shardy's partitioner has after its own import: meshes are assigned, transfers are there. Beside the pieces
+there are fragments that take rows of micro batches out of data, that put rows together, and that gather a value which
+goes to a mesh of other axes.
 """
 
 from __future__ import annotations
@@ -141,10 +142,12 @@ class _StepWriter:
                 self._send(number, made[route.output], micro)
 
     def _send(self, number: int, one: MeshTensor, micro: int | None) -> None:
+        group = self.plan.groups[self.plan.routes[number].stage]
+        self.arrived[self._key(number, micro)] = self.main.sent(one, group)
+
+    def _key(self, number: int, micro: int | None) -> tuple[int, int | None]:
         route = self.plan.routes[number]
-        group = self.plan.groups[route.stage]
-        key = number, micro if route.repeated and not route.summed else None
-        self.arrived[key] = self.main.sent(one, group)
+        return number, micro if route.repeated and not route.summed else None
 
     def _shardings(self, piece: PieceSpec) -> list[str]:
         grid = self.plan.grids[self.plan.groups[piece.stage] if piece.stage >= 0 else 0]
@@ -153,7 +156,7 @@ class _StepWriter:
     def _input(self, piece: PieceSpec, i: int, micro: int | None) -> MeshTensor:
         source, value, group = piece.sources[i], piece.inputs[i], self.plan.groups[piece.stage]
         if source.kind == "route":
-            return self.arrived[source.of, micro if self.plan.routes[source.of].repeated and micro is not None else None]
+            return self.arrived[self._key(source.of, micro)]
         if source.kind == "rows":
             assert micro is not None
             return self._rows_of(source, value, group)[micro]

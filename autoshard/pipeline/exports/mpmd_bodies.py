@@ -29,8 +29,8 @@ from autoshard.engines.xla_collectives import XlaCollectives
 from autoshard.engines.xla_kernels import XlaKernels
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
-from autoshard.pipeline.exports.inlined import inlined
 from autoshard.partition.program import Compute, Instruction, Program
+from autoshard.pipeline.exports.inlined import inlined
 from autoshard.runtime.array import array_dtype
 
 _MESH = re.compile(r"<@\w+, \[")
@@ -98,8 +98,8 @@ class _LaidWriter(Writer):
         if not isinstance(one, Compute) or depth > 1:
             return
         for register, value in zip(one.results, one.node.results, strict=False):
-            layout = self.layouts.get(value)
-            if layout is not None and value.type.shape == register.true.shape and _says_all(layout, register.true.shape):
+            layout, shape = self.layouts.get(value), register.true.shape
+            if layout is not None and value.type.shape == shape and _says_all(layout, shape):
                 name = self.names[register]
                 yield f"{'    ' * depth}{name} = c.laid({len(self.laid)}, {name})"
                 self.laid.append(layout)
@@ -140,9 +140,8 @@ def body_of(function: Function, examples: Sequence[jax.ShapeDtypeStruct], mesh: 
     with mpmd_context():
         module = ir.Module.parse(lowered.as_text())
         PassManager.parse(_PASSES).run(module.operation)
-        main = next(op for op in module.body.operations if op.operation.name == "func.func")
-        lines = str(main).splitlines()
-        kinds = main.type
+        main: Any = next(op for op in module.body.operations if op.operation.name == "func.func")
+        lines, kinds = str(main).splitlines(), main.type
         arguments, results = tuple(map(str, kinds.inputs)), tuple(map(str, kinds.results))
     inside = tuple(_MESH.sub(f"<@{mesh}, [", line.strip()) for line in lines[1:-2])
     last = lines[-2].strip().removeprefix("return").split(" : ")[0].strip()
@@ -152,4 +151,3 @@ def body_of(function: Function, examples: Sequence[jax.ShapeDtypeStruct], mesh: 
 def example(value: Value, shape: Sequence[int] | None = None) -> jax.ShapeDtypeStruct:
     """A value as JAX traces it."""
     return jax.ShapeDtypeStruct(value.type.shape if shape is None else tuple(shape), array_dtype(value.type.dtype))
-

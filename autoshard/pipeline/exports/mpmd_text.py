@@ -79,7 +79,8 @@ class MpmdText:
         told += [] if of.stage is None else [f"stage={of.stage}"]
         told += [f"in_shardings=[{self._listed(operands)}]"] if operands else []
         told += [f"out_shardings=[{self._listed(results)}]"]
-        attributes = ([] if of.micro is None else [f"call_counter = {of.micro} : ui32"]) + ([of.half] if of.half else [])
+        attributes = [] if of.micro is None else [f"call_counter = {of.micro} : ui32"]
+        attributes += [of.half] if of.half else []
         given = ", ".join(f"%arg{i}: {tensor}" for i, tensor in enumerate(body.arguments))
         head = f"{name if count == 1 else f'{name}:{count}'} = mpmd.fragment<{', '.join(told)}>"
         types = f"({', '.join(map(self._type, operands))}) -> ({', '.join(map(self._type, results))})"
