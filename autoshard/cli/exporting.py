@@ -50,7 +50,7 @@ def export(
             help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
             "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
             "of PyTorch), chakra (traces for network simulators); or what a rank runs: torch-code, jax-code (Python "
-            "modules), stablehlo. Of a plan in stages (--pipeline): schedule (the CSV of torch.distributed."
+            "modules), stablehlo. Of a plan in stages (--pipeline): json, schedule (the CSV of torch.distributed."
             "pipelining).",
         ),
     ] = "json",

@@ -108,7 +108,7 @@ def plan(
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        unlike = {"--save": save, "--option": option or None, "--alternatives": alternatives or None}
+        unlike = {"--option": option or None, "--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
         unlike |= {
             "--sort": sort,
@@ -117,7 +117,10 @@ def plan(
         }
         check_staged(unlike)
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
-        _print_stages(planned_stages(target, devices, mesh, **stages, **settings), as_json)
+        found = planned_stages(target, devices, mesh, **stages, **settings)
+        if save is not None:
+            found.save(save)
+        _print_stages(found, as_json)
         return
     planned = planned_target(
         target, devices, mesh, option,

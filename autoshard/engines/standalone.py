@@ -34,6 +34,12 @@ class BoundaryValue:
     partial: Axes = ()
     reduction: str = "sum"
 
+    def __repr__(self) -> str:
+        """As Python says it, without what is as it mostly is."""
+        told = [self.name, self.shape, self.padded, self.dtype, self.dims]
+        told += [self.partial, self.reduction] if self.partial else []
+        return f"BoundaryValue({', '.join(map(repr, told))})"
+
     @property
     def host_dtype(self) -> np.dtype:
         """What numpy holds it in."""
@@ -74,16 +80,13 @@ class StandalonePlan:
     outputs: tuple[BoundaryValue, ...]
     updates: Mapping[int, int]
 
-    def arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The inputs in order, by their names; for those that are not given seeded random numbers."""
-        return arrays_of(self.inputs, given)
-
 
 def arrays_of(inputs: Sequence[BoundaryValue], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The inputs in order, by their names; for those that are not given seeded random numbers."""
     unknown = sorted(set(given) - {one.name for one in inputs})
     if unknown:
-        raise ValueError(f"there is no input {', '.join(unknown)}; there are {', '.join(one.name for one in inputs)}")
+        known = ", ".join(one.name for one in inputs)
+        raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
     rng = np.random.default_rng(0)
     return [given[one.name] if one.name in given else _random(one, rng) for one in inputs]
 
@@ -104,7 +107,7 @@ def arguments_of(text: str) -> argparse.Namespace:
 
 
 def finished(outputs: Sequence[BoundaryValue], found: Mapping[str, np.ndarray], path: str | None) -> None:
-    """Save the outputs, if there is a path, and show them."""
+    """Save or show the outputs."""
     if path:
         arrays: dict[str, Any] = dict(found)
         np.savez(path, **arrays)

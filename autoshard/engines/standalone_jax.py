@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from autoshard.engines.jax_blocks import mesh_of, spec_of
-from autoshard.engines.standalone import StandalonePlan, arguments_of, finished
+from autoshard.engines.standalone import StandalonePlan, arguments_of, arrays_of, finished
 from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
 
 
@@ -36,7 +36,7 @@ def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], s
     with jax.enable_x64(True):
         mesh = mesh_of(plan.grid, range(plan.grid.size))
         function = jitted(plan, step, mesh)
-        pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+        pairs = zip(plan.inputs, arrays_of(plan.inputs, given), strict=True)
         arrays = [
             jax.device_put(one.pad(array).astype(jnp.dtype(one.dtype)), NamedSharding(mesh, spec_of(one)))
             for one, array in pairs

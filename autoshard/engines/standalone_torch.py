@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
+from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, arrays_of, finished
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 
 aten: Any = torch.ops.aten
@@ -31,27 +31,27 @@ def on_host(x: torch.Tensor, of: BoundaryValue) -> np.ndarray:
     return x.to(getattr(torch, of.host_dtype.name)).resolve_conj().cpu().numpy()
 
 
-def start(plan: StandalonePlan) -> None:
+def start(ranks: int) -> None:
     """Join the other ranks, by the variables that torchrun sets."""
     if not dist.is_initialized():
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise SystemExit(
-                f"{', '.join(missing)} not set: start it with torchrun --nproc-per-node {plan.grid.size}, or set them"
+                f"{', '.join(missing)} not set: start it with torchrun --nproc-per-node {ranks}, or set them"
             )
         dist.init_process_group("gloo")
-    if dist.get_world_size() != plan.grid.size:
-        raise SystemExit(f"the plan is for {plan.grid.size} ranks, but {dist.get_world_size()} are running")
+    if dist.get_world_size() != ranks:
+        raise SystemExit(f"the plan is for {ranks} ranks, but {dist.get_world_size()} are running")
     torch.set_num_threads(1)
 
 
 def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out, on every rank."""
-    start(plan)
+    start(plan.grid.size)
     rank = dist.get_rank()
     collectives = TorchCollectives(plan.grid, rank)
     collectives.prepare(plan.axes)
-    pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+    pairs = zip(plan.inputs, arrays_of(plan.inputs, given), strict=True)
     blocks = [
         torch.tensor(one.pad(array)[one.block(plan.grid, rank)]).to(getattr(torch, one.dtype)) for one, array in pairs
     ]

@@ -111,7 +111,7 @@ def _axes_in(value: Any) -> Iterator[AxisRef]:
 
 
 @dataclass
-class Names:
+class _Names:
     """Names of Python for registers: each its own, none of Python's words."""
 
     taken: set[str] = field(default_factory=lambda: {"k", "c", "const", "step", *keyword.kwlist})
@@ -133,18 +133,17 @@ class Names:
 
 
 class Writer:
-    """Writes a program as text. What stands for an operator, and what the function takes first, others may change.
-
-    Args:
-        cuts: the pieces of axes of all programs that share a mesh; None: those of this one.
-        entry: the name of the function.
-    """
+    """Writes a program as text. What stands for an operator, and what the function takes first, others may change."""
 
     first: tuple[str, ...] = ("k", "c", "const")
 
     def __init__(self, program: Program, cuts: AxisPieces | None = None, entry: str = "step") -> None:
-        self.program, self.names, self.entry = program, Names(), entry
-        self.names.taken.add(entry)
+        """
+        Args:
+            cuts: the pieces of the mesh's axes that the text has names for; by default those that it speaks of.
+            entry: the name of the function.
+        """
+        self.program, self.names, self.entry = program, _Names(), entry
         self.cuts = cuts or AxisPieces(program.mesh, *refs_of(program))
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +19,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.exports.forms import STAGE_FORMS
+from autoshard.pipeline.exports.stages_file import check_same, load_stages
 from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
 from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
@@ -105,12 +106,21 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to a file, which `plan_pipeline(..., search="FILE.json")` takes up; the path.
+
+        Raises:
+            PlanError: it cannot be written.
+        """
+        return STAGE_FORMS.save(self, "json", path)[0]
+
     def export(self, to: str, path: str | Path | None = None) -> str:
         """The plan in a form for another framework; also written to a file or into a folder if there is a path.
 
         Args:
-            to: "schedule" (the CSV of torch.distributed.pipelining), "jax-stages" (a module of functions of JAX),
-                "mpmd" (a module of Shardy's MPMD dialect).
+            to: "json" (the whole plan, see its schema), "schedule" (the CSV of torch.distributed.pipelining),
+                "jax-stages" (a module of functions of JAX), "mpmd" (a module of Shardy's MPMD dialect), or another of
+                `STAGE_FORMS`.
 
         Returns:
             The text; of forms that are files or a folder the paths, a line each.
@@ -186,7 +196,8 @@ def plan_pipeline(
         chunks: stages of each group, for a schedule by name.
         stages: from patterns of names to stages, as `cut_stages` takes them; None: those that the model's cells bear
             (`cell.pipeline_stage = 1`) or that `annotate(model, stages=...)` gave it, else stages of equal cost.
-        search: how each stage is planned: a mode.
+        search: how each stage is planned: a mode; or the FILE.json of a saved plan in stages, which says all else, too:
+            what is given besides has to be the same.
         hardware: as for `autoshard.plan`.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
 
@@ -207,6 +218,14 @@ def plan_pipeline(
         >>> planned.stages, [group.ranks for group in planned.groups]
         (2, [(0, 1), (2, 3)])
     """
+    if search is not None and search.endswith(".json"):
+        known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
+        given: dict[str, Any] = {"chunks": chunks, "stages": stages}
+        given["groups"] = None if mesh is None and pipeline == "pp" else _groups(mesh, pipeline)
+        given["micro batches"] = None if micro_batches == 1 else micro_batches
+        given["schedule"] = None if schedule == DEFAULT_SCHEDULE else getattr(schedule, "name", schedule)
+        found = _loaded(search, cuttable_target(target, inputs), known, tuple(passes), given)
+        return _within(found, read_limit(memory))
     stages = stages or _stages_of(target)
     if pipeline == AUTO:
         fixed = {"chunks": chunks, "stages": stages}
@@ -230,14 +249,27 @@ def plan_pipeline(
     step = StepParts.of(traced.graph, order.micro_batches)
     own = [groups[place] for place in order.ranks_of_stages]
     cut = cut_as_assigned(step, _assigned(step, stages, own, everywhere))
-    mode = search or DEFAULT_SEARCH
-    if mode.endswith(".json"):
-        raise PlanError(f"a pipeline is planned stage by stage by a mode, not by the file {mode}")
-    limit = read_limit(memory)
-    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
+    found = planned_stages(traced, cut, order, groups, everywhere, search or DEFAULT_SEARCH, tuple(passes))
+    return _within(found, read_limit(memory))
+
+
+def _within(planned: PlannedPipeline, limit: int | None) -> PlannedPipeline:
     if limit is not None:
-        check_memory(found, limit)
-    return found
+        check_memory(planned, limit)
+    return planned
+
+
+def _loaded(
+    path: str,
+    traced: Traced,
+    hardware: Hardware,
+    passes: tuple[str, ...],
+    given: Mapping[str, Any],
+) -> PlannedPipeline:
+    """The pipeline in a file, if what else is given says the same."""
+    found = load_stages(path, traced, hardware, passes)
+    check_same(found, given, path)
+    return PlannedPipeline(**{one.name: getattr(found, one.name) for one in fields(found)})
 
 
 def _stages_of(target: Any) -> Mapping[str, int] | None:

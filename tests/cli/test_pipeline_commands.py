@@ -88,3 +88,16 @@ def test_export_has_forms_of_stages(target, cli, tmp_path):
 def test_exports_that_cannot_be(target, arguments, message, cli):
     code, _, err = cli("export", target, "--mesh", "pp=2,dp=2", "--pipeline", "pp", *arguments)
     assert code != 0 and message in " ".join(err.split())
+
+
+def test_a_saved_plan_in_stages_is_taken_up_again(target, cli, tmp_path):
+    path = str(tmp_path / "stages.json")
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp"]
+    code, first, err = cli("plan", target, *order, "--micro-batches", "3", "--schedule", "zb_h1", "--save", path)
+    assert code == 0, err
+    code, again, err = cli("plan", target, *order, "--mode", path)
+    assert code == 0 and again == first, err
+    code, text, err = cli("export", target, *order, "--mode", path, "--to", "json")
+    assert code == 0 and text == (tmp_path / "stages.json").read_text(), err
+    code, _, err = cli("plan", target, "--mesh", "dp=2", "--mode", path)
+    assert code == 2 and "is a plan in stages: it goes with --pipeline" in " ".join(err.split())

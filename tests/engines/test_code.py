@@ -14,8 +14,7 @@ import pytest
 
 from autoshard import ops, plan
 from autoshard.api import Planned
-from autoshard.engines.carried import CARRIED, defined_in, needed_by
-from autoshard.engines.code import code
+from autoshard.engines.code import CARRIED, code, defined_in, needed_by
 from autoshard.nn import Adam, Cell, Dense, LayerNorm
 from autoshard.trace.initializer import set_seed
 from autoshard.transform.train import train_step

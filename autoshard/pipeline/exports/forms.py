@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.forms import ExportForms
+from autoshard.pipeline.exports.stages_file import stages_data
+from autoshard.pipeline.exports.torch_stages import save_torch_stages
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import csv_text
 
@@ -33,6 +35,7 @@ def _mpmd(planned: PipelineData) -> str:
 STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     "a plan in stages",
     texts={
+        "json": ("the whole plan, which `plan_pipeline(..., search=FILE.json)` takes up again", stages_data),
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
         "jax-stages": (
             "functions of each stage and what plays them, as a Python module of JAX alone",
@@ -41,7 +44,12 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
         "mpmd": ("the module of Shardy's MPMD dialect: fragments in the schedule's order, transfers, shardings", _mpmd),
     },
     files={},
-    folders={},
+    folders={
+        "torch-stages": (
+            "a folder of Python modules, one for each stage, which torchrun runs with torch alone",
+            save_torch_stages,
+        ),
+    },
     elsewhere=PLAN_FORMS.names,
 )
 """The forms of a plan in stages: the door of `PlannedPipeline.export` and of the command."""

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autoshard.engines.carried import carried, imports
 from autoshard.engines.check import check_runs
-from autoshard.engines.code_writer import CodeWriter, OperatorFunctions, boundary_text
+from autoshard.engines.code import CARRIED, CodeWriter, carried_text, imports_of, taken_by
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.stage_pieces import PieceSpec, StagesPlan
 from autoshard.engines.text import Text, Writer
 from autoshard.engines.xla_engine import HOST_DEVICES
 from autoshard.partition.program import Program
-from autoshard.pipeline.exports.stage_spec import StagesSpec
+from autoshard.pipeline.exports.stage_spec import PROLOGUE, StagesSpec
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place
 from autoshard.util.errors import RuntimeSetupError
@@ -28,7 +27,8 @@ from autoshard.util.errors import RuntimeSetupError
 if TYPE_CHECKING:
     from autoshard.engines.standalone_jax_stages import Stages
 
-MODULE = "jax-stages"
+FILES = (*CARRIED["jax"][:-1], "stage_pieces", "standalone_jax_stages")
+"""The files that the module carries, each before those that need it."""
 _WORDS = {"P": "once", "F": "forward", "I": "input_gradient", "W": "weight_gradient", "D": "data"}
 
 
@@ -87,24 +87,32 @@ def jax_stages_code(planned: PipelineData, file: str = "stages.py") -> str:
 
 
 def _module(spec: StagesSpec, file: str) -> Iterator[str]:
-    functions = OperatorFunctions("jax", module=MODULE)
-    for place in spec.programs:  # the names of all operators come first: no value may bear them
-        _writer(spec, place, functions).text()
+    writers = _writers(spec)
+    bodies = {place: writer.body() for place, writer in writers.items()}
+    last = [*writers.values()][-1]
     yield _head(spec.planned, file)
-    yield from imports(MODULE)
+    yield from imports_of(FILES)
+    yield from (f"{name} = {value!r}" for value, name in last.tables.items())
     for stage in range(spec.planned.stages):
-        group = spec.planned.group_of(stage)
-        yield from ("", "", f"# -- stage {stage}, {group}")
-        for place in spec.programs:
-            if place[0] == stage:
-                yield from _piece(spec, place, functions)
-    for place in spec.programs:
-        if place[0] < 0:
-            yield from ("", "", "# -- what follows from data alone", *_piece(spec, place, functions))
-    yield from ("", "", "# -- operators", *(f"\n\n{text}" for text in functions.texts))
-    yield from ("", "", "# -- what moves blocks between devices, and plays the schedule", *carried(MODULE))
+        yield from ("", f"# -- stage {stage}, {spec.planned.group_of(stage)}")
+        yield from (line for place, body in bodies.items() if place[0] == stage for line in ("", "", *body))
+    if PROLOGUE in bodies:
+        yield from ("", "", "# -- what follows from data alone", "", "", *bodies[PROLOGUE])
+    yield from ("", "", "# -- operators", *(f"\n\n{text}" for _, text in last.functions.values()))
+    yield from ("", "", "# -- what moves blocks between devices, and plays the schedule", *carried_text(FILES))
     yield from ("", "", *_functions(spec), "", *_plan(spec.plan))
     yield from ("", 'if __name__ == "__main__":', "    main(PLAN, functions_of(PLAN), __doc__)")
+
+
+def _writers(spec: StagesSpec) -> dict[Place, CodeWriter]:
+    """Writers of all pieces, which share operators and tables."""
+    taken = {*taken_by(FILES), "PLAN", "functions_of", *map(_name, spec.programs)}
+    found: dict[Place, CodeWriter] = {}
+    before = None
+    for place, program in spec.programs.items():
+        before = CodeWriter(program, "jax", taken, spec.cuts_of(place[0]), _name(place), before)
+        found[place] = before
+    return found
 
 
 def _head(planned: PipelineData, file: str) -> str:
@@ -117,18 +125,10 @@ def _head(planned: PipelineData, file: str) -> str:
     )
 
 
-def _writer(spec: StagesSpec, place: Place, functions: OperatorFunctions) -> CodeWriter:
-    return CodeWriter(spec.programs[place], "jax", functions, spec.cuts_of(place[0]), _name(place))
-
-
 def _name(place: Place) -> str:
     stage, kind = place
     word = _WORDS.get(kind) or f"update_{kind[1:]}"
     return word if stage < 0 else f"stage{stage}_{word}"
-
-
-def _piece(spec: StagesSpec, place: Place, functions: OperatorFunctions) -> Iterator[str]:
-    yield from ("", "", *list(_writer(spec, place, functions).whole())[2:])
 
 
 def _functions(spec: StagesSpec) -> Iterator[str]:
@@ -150,14 +150,14 @@ def _plan(plan: StagesPlan) -> Iterator[str]:
     yield from (f"    devices={plan.devices!r},", f"    groups={plan.groups!r},")
     yield from _listed("orders", map(repr, plan.orders))
     yield f"    micro_batches={plan.micro_batches},"
-    yield from _listed("inputs", map(boundary_text, plan.inputs))
-    yield from _listed("outputs", map(boundary_text, plan.outputs))
+    yield from _listed("inputs", map(repr, plan.inputs))
+    yield from _listed("outputs", map(repr, plan.outputs))
     yield from _listed("results", map(str, plan.results))
     yield f"    updates={dict(plan.updates)!r},"
     yield from _listed("pieces", map(_piece_text, plan.pieces))
     yield "    routes=("
     for one in plan.routes:
-        before = f"{one.source!r}, {one.output}, {one.stage}, {boundary_text(one.value)}"
+        before = f"{one.source!r}, {one.output}, {one.stage}, {one.value!r}"
         yield f"        RouteSpec({before}, {one.reads}, {one.moved}, {one.summed}, {one.repeated}),"
     yield from ("    ),", f"    joined={dict(plan.joined)!r},")
     yield f"    prologue={_piece_text(plan.prologue) if plan.prologue is not None else None},"
@@ -171,7 +171,7 @@ def _listed(name: str, items: Any) -> Iterator[str]:
 def _piece_text(piece: PieceSpec) -> str:
     pad = " " * 12
     lines = [f"PieceSpec(\n{pad}{piece.stage}, {piece.kind!r},"]
-    for some in (map(boundary_text, piece.inputs), map(str, piece.sources), map(boundary_text, piece.outputs)):
+    for some in (map(repr, piece.inputs), map(str, piece.sources), map(repr, piece.outputs)):
         lines.append(f"{pad}({''.join(f'{chr(10)}{pad}    {one},' for one in some)}\n{pad}),")
     lines += [f"{pad}sums={dict(piece.sums)!r}, rows={dict(piece.rows)!r}, made={dict(piece.made)!r},"]
     return "\n".join([*lines, f"{pad}donated={piece.donated!r},\n        )"])

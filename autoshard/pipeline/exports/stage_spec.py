@@ -5,13 +5,14 @@ What a piece reads is named as `execute/group.py` finds it: on a route, as rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 
 import numpy as np
 
-from autoshard.engines.code_writer import boundary_value, numbered
+from autoshard.engines.code import boundary_value
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.stage_pieces import PieceSpec, RouteSpec, Source, StagesPlan
 from autoshard.engines.standalone import BoundaryValue
@@ -217,3 +218,18 @@ def _order(schedule: Schedule, group: int) -> str:
 def _whole(value: Value, name: str) -> BoundaryValue:
     shape = value.type.shape
     return BoundaryValue(name, shape, shape, np.dtype(value.type.dtype.numpy).name, ((),) * len(shape))
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, those that come again numbered.
+
+    >>> numbered(["x", "y", "x", "x_1"])
+    ['x', 'y', 'x_1', 'x_1_1']
+    """
+    taken: set[str] = set()
+    found = []
+    for name in names:
+        free = next(one for one in chain((name,), (f"{name}_{i}" for i in count(1))) if one not in taken)
+        taken.add(free)
+        found.append(free)
+    return found

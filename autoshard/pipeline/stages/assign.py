@@ -53,14 +53,19 @@ def assign(step: StepParts, given: Mapping[str, int]) -> Assigned:
     return _Assigner(step, max(given.values()) + 1, named, owners).run()
 
 
-def assign_nodes(step: StepParts, stages: Mapping[Node, int], count: int) -> Assigned:
+def assign_nodes(
+    step: StepParts, stages: Mapping[Node, int], count: int, parameters: Mapping[Value, int] | None = None
+) -> Assigned:
     """The same where operators of the forward pass (nodes of `step.graph`) are given to stages one by one.
+
+    Args:
+        parameters: the stages of some; others are of the first stage that reads them.
 
     Raises:
         StageError: as `assign`.
     """
     _check_gradients(step)
-    return _Assigner(step, count, stages, {}).run()
+    return _Assigner(step, count, stages, parameters or {}).run()
 
 
 def forward_nodes(graph: Graph) -> set[Node]:
@@ -130,7 +135,7 @@ class _Assigner:
             self._check(node, stage, max(ahead, default=0))
             return stage, True
         last = self.count - 1
-        is_sum = not ahead and len(node.operands) > 1
+        is_sum = not ahead and len(node.operands) > 1 and self.weights.keys().isdisjoint(node.uses)
         stage = last if is_sum else self._made_for(node, max(ahead, default=last))
         return min([stage, *back]), False
 

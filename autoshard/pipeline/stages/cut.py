@@ -44,11 +44,13 @@ class Pipeline:
         step: the same step in one piece.
         stages: in order.
         made_by: the piece that makes each value of a micro batch which another piece reads, or which is a result.
+        cut: the stage of each operator of the forward pass, a node of `step.graph`, by which the step was cut.
     """
 
     step: StepParts
     stages: tuple[Stage, ...]
     made_by: Mapping[Value, StagePiece]
+    cut: Mapping[Node, int]
 
     @cached_property
     def readers(self) -> dict[Value, tuple[StagePiece, ...]]:
@@ -105,12 +107,14 @@ def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: i
 
 def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
-    return _Cutter(*with_late_sums(step, assigned)).run()
+    forward, originals = assigned.forward, step.body.of
+    cut = {originals[node]: stage for node, stage in assigned.of.items() if node in forward and node in originals}
+    return _Cutter(*with_late_sums(step, assigned), cut).run()
 
 
 class _Cutter:
-    def __init__(self, step: StepParts, assigned: Assigned) -> None:
-        self.step, self.assigned = step, assigned
+    def __init__(self, step: StepParts, assigned: Assigned, cut: Mapping[Node, int]) -> None:
+        self.step, self.assigned, self.cut = step, assigned, cut
         self.results = {one for one, _ in step.body.outputs.values()}
         self.home: dict[Node, tuple[int, str]] = {}
 
@@ -128,7 +132,7 @@ class _Cutter:
             for number in range(self.assigned.count)
         )
         made_by = {value: piece for piece in pieces.values() for value in piece.graph.outputs}
-        return Pipeline(self.step, stages, made_by)
+        return Pipeline(self.step, stages, made_by, self.cut)
 
     def _parameters(self, stage: int) -> tuple[Value, ...]:
         return tuple(value for value, owner in self.assigned.parameters.items() if owner == stage)
