@@ -22,7 +22,7 @@ _KINDS_OF = {"B": ("I", "W")}
 """The pieces of an action of a schedule that are several."""
 
 
-class Source(NamedTuple):
+class ValueSource(NamedTuple):
     """Where a value is from.
 
     kind: "given", a whole array named `of`; "rows", a micro batch's of one, dealt out along `dim` in runs of `inner`;
@@ -50,7 +50,7 @@ class PieceSpec:
     stage: int
     kind: str
     inputs: tuple[BoundaryValue, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[ValueSource, ...]
     outputs: tuple[BoundaryValue, ...]
     sums: Mapping[int, str] = field(default_factory=dict)
     rows: Mapping[int, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class RouteSpec:
 
 
 @dataclass(frozen=True)
-class StagesPlan:
+class StandaloneStages:
     """A step in stages.
 
     Attributes:
@@ -101,7 +101,7 @@ class StagesPlan:
     micro_batches: int
     inputs: tuple[BoundaryValue, ...]
     outputs: tuple[BoundaryValue, ...]
-    results: tuple[Source, ...]
+    results: tuple[ValueSource, ...]
     updates: Mapping[int, int]
     pieces: tuple[PieceSpec, ...]
     routes: tuple[RouteSpec, ...]
@@ -152,7 +152,7 @@ def _read(action: str) -> tuple[int, str, int]:
     return int(stage), kind, int(micro)
 
 
-def rows_of(whole: Any, source: Source, micro: int, parts: int) -> Any:
+def rows_of(whole: Any, source: ValueSource, micro: int, parts: int) -> Any:
     """The rows of a micro batch: of every `parts` runs of `inner` the one that is its."""
     dim, shape = source.dim, np.shape(whole)
     runs = shape[dim] // (source.inner * parts)

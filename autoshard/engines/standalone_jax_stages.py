@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from autoshard.engines.jax_blocks import mesh_of, spec_of
-from autoshard.engines.stage_pieces import PieceSpec, Place, RouteSpec, Source, StagesPlan, rows_of
+from autoshard.engines.stage_pieces import PieceSpec, Place, RouteSpec, StandaloneStages, ValueSource, rows_of
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
 
 COMBINED = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
@@ -34,7 +34,7 @@ class Stages:
     """
 
     def __init__(
-        self, plan: StagesPlan, functions: Mapping[Place, Callable], devices: Sequence[Any] | None = None
+        self, plan: StandaloneStages, functions: Mapping[Place, Callable], devices: Sequence[Any] | None = None
     ) -> None:
         self.plan = plan
         pairs = zip(plan.grids, plan.devices, strict=True)
@@ -172,7 +172,7 @@ class StagedRun:
             self.placed[key] = self._place(self._whole(source), value, group)
         return self.placed.pop(key) if i in piece.donated else self.placed[key]
 
-    def _whole(self, source: Source) -> Any:
+    def _whole(self, source: ValueSource) -> Any:
         return self._joined(source.of) if source.kind == "joined" else self.arrays[source.of]
 
     def _add(self, key: tuple[Place, int], array: jax.Array, reduction: str) -> None:
@@ -190,7 +190,7 @@ class StagedRun:
         runs = [one.reshape(*one.shape[:dim], one.shape[dim] // inner, inner, *one.shape[dim + 1 :]) for one in parts]
         return np.stack(runs, dim + 1).reshape(shape)
 
-    def _result(self, source: Source) -> Any:
+    def _result(self, source: ValueSource) -> Any:
         if source.kind == "sum":
             stage, kind, output = source.of
             return whole_of(self._sum((stage, kind), output), self.plan.by_place[stage, kind].outputs[output])
@@ -227,7 +227,7 @@ def whole_of(array: jax.Array, value: BoundaryValue) -> jax.Array:
     return array if value.padded == value.shape else array[tuple(map(slice, value.shape))]
 
 
-def main(plan: StagesPlan, functions: Mapping[Place, Callable], text: str) -> None:
+def main(plan: StandaloneStages, functions: Mapping[Place, Callable], text: str) -> None:
     """Run from the command line, on devices of the host if there are no others."""
     told = arguments_of(text)
     jax.config.update("jax_num_cpu_devices", 1 + max(map(max, plan.devices)))

@@ -15,7 +15,7 @@ from autoshard.engines.check import check_runs
 from autoshard.engines.code import CARRIED, CodeWriter, carried_text, imports_of, taken_by
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.stage_pieces import PieceSpec, StagesPlan
+from autoshard.engines.stage_pieces import PieceSpec, StandaloneStages
 from autoshard.engines.text import Text, Writer
 from autoshard.engines.xla_engine import HOST_DEVICES
 from autoshard.partition.program import Program
@@ -132,7 +132,7 @@ def _name(place: Place) -> str:
 
 
 def _functions(spec: StagesSpec) -> Iterator[str]:
-    yield "def functions_of(plan: StagesPlan) -> dict[Place, Callable]:"
+    yield "def functions_of(plan: StandaloneStages) -> dict[Place, Callable]:"
     yield '    """The pieces as functions of blocks."""'
     yield "    k, grids = XlaControl(), plan.grids"
     yield "    return {"
@@ -143,9 +143,9 @@ def _functions(spec: StagesSpec) -> Iterator[str]:
     yield from ("    }", "")
 
 
-def _plan(plan: StagesPlan) -> Iterator[str]:
+def _plan(plan: StandaloneStages) -> Iterator[str]:
     """The plan's values at the end of the module."""
-    yield "PLAN = StagesPlan("
+    yield "PLAN = StandaloneStages("
     yield from _listed("grids", [f"Grid({one.axes!r}, {one.ranks!r})" for one in plan.grids])
     yield from (f"    devices={plan.devices!r},", f"    groups={plan.groups!r},")
     yield from _listed("orders", map(repr, plan.orders))

@@ -21,7 +21,7 @@ from jaxlib.mlir import ir
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.stage_pieces import PieceSpec, Place, Source, rows_of
+from autoshard.engines.stage_pieces import PieceSpec, Place, ValueSource, rows_of
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_jax_stages import COMBINED, sum_dtype
 from autoshard.ir.graph import Value
@@ -162,10 +162,10 @@ class _StepWriter:
             return self._rows_of(source, value, group)[micro]
         return self.main.sent(self._whole(source), group)
 
-    def _whole(self, source: Source) -> MeshTensor:
+    def _whole(self, source: ValueSource) -> MeshTensor:
         return self._joined(source.of) if source.kind == "joined" else self.arrays[source.of]
 
-    def _rows_of(self, source: Source, value: BoundaryValue, group: int) -> list[MeshTensor]:
+    def _rows_of(self, source: ValueSource, value: BoundaryValue, group: int) -> list[MeshTensor]:
         """The rows of all micro batches of a value, as pieces on a group read them."""
         key = source, value.dims, group
         if key not in self.rows:
@@ -200,7 +200,7 @@ class _StepWriter:
             self.arrays[name] = self.main.fragment(fragment, [one for one, _ in rows], body, (sharding,))[0]
         return self.arrays[name]
 
-    def _result(self, source: Source) -> MeshTensor:
+    def _result(self, source: ValueSource) -> MeshTensor:
         if source.kind == "sum":
             stage, kind, output = source.of
             return self.sums[(stage, kind), output]

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.engines.code import boundary_value
 from autoshard.engines.groups import AxisPieces
-from autoshard.engines.stage_pieces import PieceSpec, RouteSpec, Source, StagesPlan
+from autoshard.engines.stage_pieces import PieceSpec, RouteSpec, StandaloneStages, ValueSource
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.text import refs_of
 from autoshard.ir.graph import DATA, Graph, Value
@@ -109,12 +109,12 @@ class StagesSpec:
     # -- the plan
 
     @property
-    def plan(self) -> StagesPlan:
+    def plan(self) -> StandaloneStages:
         """All of it."""
         planned, schedule = self.planned, self.planned.schedule
         graph = planned.graph
         outputs = numbered([value.name for value in graph.outputs])
-        return StagesPlan(
+        return StandaloneStages(
             grids=tuple(one.grid for one in self.cuts),
             devices=tuple(group.ranks for group in planned.groups),
             groups=schedule.ranks_of_stages,
@@ -154,15 +154,15 @@ class StagesSpec:
             donated=tuple(sorted(self._donated(ready))),
         )
 
-    def _source(self, ready: Ready, value: Value) -> Source:
+    def _source(self, ready: Ready, value: Value) -> ValueSource:
         route = self.planned.programs.arriving[ready.place].get(value)
         if route is not None:
-            return Source("route", route.number)
+            return ValueSource("route", route.number)
         body = self.planned.whole.pipeline.step.body
         if value in body.slices:
             whole, part = body.slices[value]
-            return Source("rows", self.names[whole], part.dim, part.inner)
-        return Source("joined" if value in self._rows.values() else "given", self.names[value])
+            return ValueSource("rows", self.names[whole], part.dim, part.inner)
+        return ValueSource("joined" if value in self._rows.values() else "given", self.names[value])
 
     def _donated(self, ready: Ready) -> Iterator[int]:
         """What the update replaces, where no other piece of the update reads it."""
@@ -185,16 +185,16 @@ class StagesSpec:
         value = boundary_value(route.value.name, register, self.cuts_of(route.stage))
         return RouteSpec(route.source, route.output, route.stage, value, reads, not route.stays, route.summed, repeated)
 
-    def _result(self, value: Value) -> Source:
+    def _result(self, value: Value) -> ValueSource:
         planned, body = self.planned, self.planned.whole.pipeline.step.body
         known = {*planned.graph.inputs, *(one for node in planned.whole.from_data for one in node.results)}
         if value in self._rows:
-            return Source("joined", self.names[self._rows[value]])
+            return ValueSource("joined", self.names[self._rows[value]])
         if value in body.terms and value not in known:
             maker = planned.whole.makers[value]
             ready = planned.programs.pieces[min(maker), maker[min(maker)].kind]
-            return Source("sum", (*ready.place, ready.outputs.index(value)))
-        return Source("given" if value in known else "made", self.names[value])
+            return ValueSource("sum", (*ready.place, ready.outputs.index(value)))
+        return ValueSource("given" if value in known else "made", self.names[value])
 
     def _joined(self) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
         for value, (_, form) in self.planned.whole.pipeline.step.body.outputs.items():
@@ -206,7 +206,7 @@ class StagesSpec:
             return None
         graph, program = self._prologue
         ins, outs = self._boundary(program, PROLOGUE[0], True), self._boundary(program, PROLOGUE[0], False)
-        sources = tuple(Source("given", self.names[value]) for value in graph.inputs)
+        sources = tuple(ValueSource("given", self.names[value]) for value in graph.inputs)
         made = {i: self.names[value] for i, value in enumerate(graph.outputs)}
         return PieceSpec(*PROLOGUE, ins, sources, outs, made=made)
 
