@@ -54,13 +54,14 @@ class StageInput:
 @dataclass(frozen=True)
 class StageOutput:
     """What comes out of a piece: `reduction` says how a step adds it up over micro batches, if it does; along `partial`
-    ranks hold terms of it, which `terms` says how to add up."""
+    ranks hold terms of it, which `terms` says how to add up; `gradient_of` names the parameter that it is added to."""
 
     value: BoundaryValue
     reduction: str = ""
     is_rows: bool = False
     partial: Axes = ()
     terms: str = ""
+    gradient_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,18 @@ class SentBox:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """A block that each rank of a group sends to the rank of the same place: its shape, and what goes inside of both
+    groups before and after; None where blocks are those that go already. A gradient has the place of `place`, the value
+    that it goes back for."""
+
+    local: tuple[int, ...]
+    before: tuple[SentBox, ...] | None = None
+    after: tuple[SentBox, ...] | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True)
 class ExportedRoute:
     """A value on its way from a piece to those of one stage.
 
@@ -113,6 +126,7 @@ class ExportedRoute:
         summed: whether it goes once in a step, when what micro batches gave has been added up.
         local, dtype: of a reader's block.
         sent, passed_on: what goes from group to group, and then inside of the one that reads; None where it stays.
+        wire: how it goes where each rank sends one block to the rank of the same place.
     """
 
     source: Place
@@ -124,6 +138,7 @@ class ExportedRoute:
     dtype: str
     sent: tuple[SentBox, ...] | None = None
     passed_on: tuple[SentBox, ...] = ()
+    wire: Wire | None = None
 
     @property
     def is_repeated(self) -> bool:
@@ -148,7 +163,7 @@ class StagesPlan:
     """A step in stages: what goes in and out, which output replaces which input, and the micro batches.
 
     `late` are values whose rows micro batches make and that the update reads whole, `from_data` makes what follows from
-    data alone, on every rank.
+    data alone, on every rank, and output `loss` of the last stage's forward pass is a part of the loss.
     """
 
     stages: tuple[ExportedStage, ...]
@@ -159,6 +174,7 @@ class StagesPlan:
     updates: Mapping[int, int]
     late: Mapping[str, StepOutput]
     from_data: StageCode | None = None
+    loss: int = 0
 
     @property
     def world(self) -> int:
@@ -181,6 +197,16 @@ class StagesPlan:
         for number, route in enumerate(self.routes):
             places[route.source].append(number)
         return places
+
+    def sent_on(self, stage: int) -> list[int]:
+        """The routes by which the forward pass of a stage gives to the next, in order."""
+        pairs = enumerate(self.routes)
+        return [number for number, one in pairs if one.source == (stage, "F") and one.stage == stage + 1]
+
+    def sent_back(self, stage: int) -> list[int | None]:
+        """For each of `sent_on` the route by which a gradient comes back in its place, if one does."""
+        places = {one.wire.place: number for number, one in enumerate(self.routes) if one.wire is not None}
+        return [places.get(number) for number in self.sent_on(stage)]
 
     def reads(self, route: ExportedRoute) -> int:
         """How often a value of a route is read once it is there."""

@@ -35,7 +35,7 @@ def run(plan: StagesPlan, schedule: Path, given: Mapping[str, np.ndarray], steps
     found: dict[str, np.ndarray] = {}
     with torch.no_grad():
         for number in range(steps):
-            step = StageStep(group, {**arrays, **_from_data(plan, arrays)})
+            step = StageStep(group, {**arrays, **from_data(plan, arrays)})
             step.run(actions)
             last = number == steps - 1
             for i, of in enumerate(plan.outputs):
@@ -73,7 +73,7 @@ def _replaced(step: StageStep, of: StepOutput, name: str) -> bool:
     return True
 
 
-def _from_data(plan: StagesPlan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def from_data(plan: StagesPlan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What follows from data alone."""
     piece = plan.from_data
     if piece is None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.forms import ExportForms
+from autoshard.pipeline.exports.mindspore_stages import save_strategies, stage_lines
 from autoshard.pipeline.exports.stages_file import stages_data
+from autoshard.pipeline.exports.torch_pipelining import save_torch_pipelining
 from autoshard.pipeline.exports.torch_stages import save_torch_stages
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import csv_text
@@ -36,6 +38,7 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     "a plan in stages",
     texts={
         "json": ("the whole plan, which `plan_pipeline(..., search=FILE.json)` takes up again", stages_data),
+        "shard": ("MindSpore's lines: stages of cells, shard(...), micro batches and schedule", stage_lines),
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
         "jax-stages": (
             "functions of each stage and what plays them, as a Python module of JAX alone",
@@ -45,9 +48,14 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     },
     files={},
     folders={
+        "mindspore": ("a folder of MindSpore's strategy checkpoints, one for each stage, as JSON", save_strategies),
         "torch-stages": (
             "a folder of Python modules, one for each stage, which torchrun runs with torch alone",
             save_torch_stages,
+        ),
+        "torch-pipelining": (
+            "a folder of modules, one for each stage, which torch.distributed.pipelining runs",
+            save_torch_pipelining,
         ),
     },
     elsewhere=PLAN_FORMS.names,

@@ -28,6 +28,7 @@ from autoshard.engines.standalone_stages import (
     StageInput,
     StageOutput,
     StepOutput,
+    Wire,
 )
 from autoshard.engines.text import refs_of
 from autoshard.ir.graph import DATA, Graph, Value
@@ -65,26 +66,53 @@ def save_torch_stages(planned: PipelineData, folder: str | Path) -> list[Path]:
         PlanError: an operator that torch lacks, or a file that cannot be written.
     """
     need("torch", "code of torch")
-    files = _Folder(planned).files()
-    return [write_atomically(Path(folder) / name, text, PlanError, folders=True) for name, text in files.items()]
+    return StageFolder(planned).write(folder)
 
 
-class _Folder:
-    """The texts of all files of a plan in stages."""
+class StageFolder:
+    """The texts of all files of a plan in stages.
 
-    def __init__(self, planned: PipelineData) -> None:
+    Args:
+        main: the function of the runtime that `train.py` calls.
+        runtime: the files that the runtime carries.
+        gradients: values of micro batches that are added to gradients of parameters, whose names these are.
+        loss: which output of the last stage's forward pass is a part of the loss.
+        wires: by number how routes go from rank to rank.
+    """
+
+    def __init__(
+        self,
+        planned: PipelineData,
+        main: str = "main",
+        runtime: Sequence[str] = RUNTIME,
+        gradients: Mapping[Value, str] | None = None,
+        loss: int = 0,
+        wires: Mapping[int, Wire] | None = None,
+    ) -> None:
+        self.main, self.runtime, self.gradients, self.loss = main, runtime, gradients or {}, loss
+        self.wires = wires or {}
         self.planned, self.programs, self.whole = planned, planned.programs, planned.whole
         self.step = planned.whole.pipeline.step
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
 
+    def write(self, folder: str | Path) -> list[Path]:
+        """Write all files, each whole or not at all.
+
+        Raises:
+            PlanError: an operator that torch lacks, or a file that cannot be written.
+        """
+        files = self.files().items()
+        return [write_atomically(Path(folder) / name, text, PlanError, folders=True) for name, text in files]
+
     def files(self) -> dict[str, str]:
+        """The texts by the names of the files."""
         stages = range(self.planned.stages)
         found = {f"stage_{stage}.py": self._stage(stage) for stage in stages}
         if self.from_data is not None:
             found[f"{_DATA}.py"] = self._from_data(self.from_data)
         found["train.py"] = self._train()
-        found["stages_runtime.py"] = _runtime()
+        found["stages_runtime.py"] = _runtime(self.runtime)
         found["schedule.csv"] = csv_text(self.planned.schedule)
         return found
 
@@ -164,13 +192,13 @@ class _Folder:
     def _output(self, ready: Ready, i: int, value: Value, one: Register, cuts: AxisPieces) -> StageOutput:
         end = boundary_value(self.name(value), one, cuts)
         partial = cuts.axes(one.layout.partial) if one.layout.partial else ()
-        made = StageOutput(end, partial=partial, terms=one.layout.reduction if partial else "")
+        terms = one.layout.reduction if partial else ""
+        made = StageOutput(end, partial=partial, terms=terms, gradient_of=self.gradients.get(value, ""))
         carried = {value for value, _ in self.step.body.outputs.values()}
-        terms = self.step.body.terms
         if not runs_per_micro_batch(ready.place[1]) or value not in carried:
             return made
-        if value in terms:
-            return replace(made, reduction=terms[value].reduction)
+        if value in self.step.body.terms:
+            return replace(made, reduction=self.step.body.terms[value].reduction)
         return replace(made, is_rows=ready.outputs.index(value) == i)
 
     # -- what follows from data alone
@@ -215,7 +243,7 @@ class _Folder:
         data = self.from_data is not None
         imports = "".join(f"from {one} import STAGE as {one.upper()}\n" for one in stages)
         imports += f"from {_DATA} import MADE\n" if data else ""
-        names = ("BoundaryValue", "ExportedRoute", "RowsPart", "SentBox", "StagesPlan", "StepOutput", "main")
+        names = ("BoundaryValue", "ExportedRoute", "RowsPart", "SentBox", "StagesPlan", "StepOutput", "Wire", self.main)
         return (
             f'"""{graph.name} in {planned.described_devices}, with torch and numpy alone.\n\n'
             f"    torchrun --nproc-per-node {planned.devices} train.py [INPUTS.npz [OUTPUTS.npz]] [--steps N]\n\n"
@@ -228,8 +256,9 @@ class _Folder:
             f"    micro_batches={planned.schedule.micro_batches},\n"
             f"    inputs=(\n{inputs}    ),\n    outputs=(\n{outputs}    ),\n"
             f"    updates={dict(graph.updates)!r},\n    late={late!r},\n"
-            f"    from_data={'MADE' if data else None},\n    routes=(\n{routes}    ),\n)\n\n"
-            'if __name__ == "__main__":\n    main(PLAN, Path(__file__).with_name("schedule.csv"), __doc__ or "")\n'
+            f"    from_data={'MADE' if data else None},\n    loss={self.loss},\n    routes=(\n{routes}    ),\n)\n\n"
+            'if __name__ == "__main__":\n'
+            f'    {self.main}(PLAN, Path(__file__).with_name("schedule.csv"), __doc__ or "")\n'
         )
 
     def _late(self) -> list[Value]:
@@ -272,12 +301,21 @@ class _Folder:
         sent, passed = None, ()
         if not route.stays:
             groups = route.before.group.ranks, route.after.group.ranks
-            sent = _boxes(deal(route.before, route.after, route.spans, route.relayed), *groups)
-            passed = _boxes(passed_on(route.after, route.relayed), groups[1], groups[1])
+            sent = sent_boxes(deal(route.before, route.after, route.spans, route.relayed), *groups)
+            passed = sent_boxes(passed_on(route.after, route.relayed), groups[1], groups[1])
         kinds = tuple(kind for _, kind in route.readers)
         dtype = route.value.type.dtype.numpy.name
         return ExportedRoute(
-            route.source, route.output, route.stage, kinds, route.summed, route.after.local, dtype, sent, passed
+            route.source,
+            route.output,
+            route.stage,
+            kinds,
+            route.summed,
+            route.after.local,
+            dtype,
+            sent,
+            passed,
+            self.wires.get(route.number),
         )
 
 
@@ -317,7 +355,8 @@ def _function(kind: str) -> str:
     return _FUNCTIONS.get(kind) or f"update_{kind[1:]}"
 
 
-def _boxes(parcels: Sequence[Parcel], sources: Sequence[int], targets: Sequence[int]) -> tuple[SentBox, ...]:
+def sent_boxes(parcels: Sequence[Parcel], sources: Sequence[int], targets: Sequence[int]) -> tuple[SentBox, ...]:
+    """Parcels between ranks of meshes as boxes between those of all ranks."""
     return tuple(
         SentBox(sources[one.source], targets[one.target], _box(one.taken), _box(one.placed))
         for one in parcels
@@ -329,15 +368,15 @@ def _box(place: Sequence[slice]) -> Box:
     return tuple((one.start, one.stop - one.start, 1) for one in place)
 
 
-def _runtime() -> str:
+def _runtime(files: Sequence[str]) -> str:
     return "\n".join(
         (
             '"""What runs exported stages on torch: collectives inside of a stage, messages between stages, a step."""',
             "",
             "from __future__ import annotations",
             "",
-            *imports_of(RUNTIME),
-            *carried_text(RUNTIME),
+            *imports_of(files),
+            *carried_text(files),
             "",
         )
     )
