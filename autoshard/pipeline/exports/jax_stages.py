@@ -39,8 +39,17 @@ def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> S
         devices: a device for each rank, by default JAX's first ones.
 
     Raises:
-        RuntimeSetupError: JAX is not installed.
+        RuntimeSetupError: JAX is not installed, or has too few devices.
         PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
+
+    >>> import jax, numpy as np
+    >>> from autoshard import nn, trace
+    >>> from autoshard.pipeline import plan_pipeline
+    >>> net, x = nn.SequentialCell(nn.Dense(6, 8), nn.Dense(8, 4)), np.ones((12, 6), np.float32)
+    >>> planned = plan_pipeline(trace(net, x), mesh="pp=2", micro_batches=3, schedule="gpipe")
+    >>> stages = jax_stages(planned, jax.devices()[:1] * 2)
+    >>> [*stages.pieces], [one.shape for one in stages.run({"x": x}).values()]
+    ([(0, 'F'), (1, 'F')], [(12, 4)])
     """
     need("jax", "stages as functions of JAX")
     import jax

@@ -39,6 +39,14 @@ def mpmd_module(planned: PipelineData) -> str:
 
     Raises:
         PlanError: an operator that JAX does not run, or axes that are cut in ways without common pieces.
+
+    >>> import numpy as np
+    >>> from autoshard import nn, trace
+    >>> from autoshard.pipeline import plan_pipeline
+    >>> net, x = nn.SequentialCell(nn.Dense(6, 8), nn.Dense(8, 4)), np.ones((12, 6), np.float32)
+    >>> text = mpmd_module(plan_pipeline(trace(net, x), mesh="pp=2", micro_batches=3, schedule="gpipe"))
+    >>> text.count("mpmd.transfer"), text.count('origin=["stage1"], stage=1')
+    (3, 3)
     """
     writer = _StepWriter(StagesSpec(planned))
     text = writer.text()
