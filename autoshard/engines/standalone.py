@@ -97,12 +97,14 @@ def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
     return rng.normal(size=of.shape).astype(of.host_dtype)
 
 
-def arguments_of(text: str) -> argparse.Namespace:
-    """What the command line says."""
+def arguments_of(text: str, devices: Sequence[str] = ()) -> argparse.Namespace:
+    """What the command line says; of devices, where there are several to choose from."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="?", help="an .npz file of whole inputs by name; others are random")
     parser.add_argument("outputs", nargs="?", help="an .npz file to write whole outputs to")
     parser.add_argument("--steps", type=int, default=1, help="how often to run; what a step updates goes into the next")
+    if devices:
+        parser.add_argument("--device", choices=devices, default=devices[0], help="what to compute on")
     return parser.parse_args()
 
 
