@@ -50,8 +50,9 @@ def export(
             help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
             "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
             "of PyTorch), chakra (traces for network simulators); or what a rank runs: torch-code, jax-code (Python "
-            "modules), stablehlo. Of a plan in stages (--pipeline): json, schedule (the CSV of torch.distributed."
-            "pipelining).",
+            "modules), stablehlo. Of a plan in stages (--pipeline): json, shard, schedule (the CSV that torch's pipelining "
+            "reads); with -o DIR mindspore, torch-stages (a Python module for each stage, which runs alone) and "
+            "torch-pipelining (one that torch.distributed.pipelining runs).",
         ),
     ] = "json",
     devices: Devices = None,

@@ -163,7 +163,8 @@ class StagesPlan:
     """A step in stages: what goes in and out, which output replaces which input, and the micro batches.
 
     `late` are values whose rows micro batches make and that the update reads whole, `from_data` makes what follows from
-    data alone, on every rank, and output `loss` of the last stage's forward pass is a part of the loss.
+    data alone, on every rank. Outputs `terms` of the last stage's forward pass are parts of what `loss` makes the loss
+    of; without it there is one, a part of the loss itself.
     """
 
     stages: tuple[ExportedStage, ...]
@@ -174,7 +175,8 @@ class StagesPlan:
     updates: Mapping[int, int]
     late: Mapping[str, StepOutput]
     from_data: StageCode | None = None
-    loss: int = 0
+    terms: tuple[int, ...] = ()
+    loss: StageCode | None = None
 
     @property
     def world(self) -> int:

@@ -20,7 +20,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from autoshard.engines.boxes import slices
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of
 from autoshard.engines.standalone_stages import ONCE, ExportedStage, SentBox, StageCode, StageInput, StagesPlan, rows_of
-from autoshard.engines.standalone_stages_run import from_data
+from autoshard.engines.standalone_stages_run import from_data, run_whole
 from autoshard.engines.standalone_stages_torch import StageGroup
 from autoshard.engines.standalone_torch import start
 from autoshard.engines.torch_collectives import TorchControl
@@ -37,12 +37,21 @@ class StageModule(torch.nn.Module):
         self.waiting: list[MicroBatchRun] = []
         self.once: tuple[tuple[int, ...], dict[int, torch.Tensor]] = ((), {})
         learned = {out.gradient_of for piece in stage.pieces.values() for out in piece.outputs}
+        whole = {**arrays, **from_data(self.plan, arrays)}
         for one in self._held():
-            block = group.place(stage, one, arrays[one.name])
+            block = group.place(stage, one, whole[one.name])
             if one.name in learned:
                 block = torch.nn.Parameter(block)
-            _register(self, one.name.split("."), block)
+            if one.name in arrays:
+                _register(self, one.name.split("."), block)
             self.tensors[one] = block
+
+    def take(self, whole: Mapping[str, np.ndarray]) -> None:
+        """Hold what is given of another batch, of what the stage reads whole of data."""
+        for one, known in self.tensors.items():
+            if one.name in whole and not isinstance(known, torch.nn.Parameter):
+                self.tensors[one] = self.group.place(self.stage, one, whole[one.name])
+                self.once = (), {}
 
     def _held(self) -> list[BoundaryValue]:
         """What the stage's passes read that is there before the first step, but rows."""
@@ -153,7 +162,8 @@ class MicroBatchRun:
         """What goes on."""
         made = self._run("F")
         if self.number + 1 == len(self.plan.stages):
-            return (made[self.plan.loss].reshape(1),)  # of which torch joins those of all micro batches
+            # A row, so that torch joins those of all micro batches.
+            return (torch.stack([made[i].to(torch.float64) for i in self.plan.terms]).reshape(1, -1),)
         return tuple(self._leave(number, made) for number in self.plan.sent_on(self.number))
 
     def input_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -252,7 +262,10 @@ class StagePipeline:
     def batch(self, data: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
         """Rows of data by name, this rank's blocks, so that torch cuts them into the plan's micro batches."""
         whole = {**self.arrays, **data}
-        whole |= from_data(self.plan, whole)
+        made = from_data(self.plan, whole)
+        whole |= made
+        for module in self.modules.values():
+            module.take({**data, **made})
         found: dict[str, torch.Tensor] = {}
         for stage in self.group.own.values():
             for piece in stage.pieces.values():
@@ -274,22 +287,35 @@ class StagePipeline:
         Args:
             data: whole arrays by name.
         """
-        numbers, losses = torch.arange(self.plan.micro_batches), []
+        numbers = torch.arange(self.plan.micro_batches)
         rows: dict[str, Any] = {**self.batch(data)}
         last = len(self.plan.stages) - 1
         first = [numbers] if 0 in self.modules else []
-        self.schedule.step(*first, target=numbers if last in self.modules else None, losses=losses, **rows)
+        target = numbers if last in self.modules else None
+        made: Any = self.schedule.step(*first, target=target, **rows)
         for module in self.modules.values():
             module.finish()
         stage = self.plan.stages[last]
-        total = torch.zeros((), dtype=torch.float64)
+        terms = torch.zeros(len(self.plan.terms), dtype=torch.float64)
         if last in self.modules:
-            total += torch.stack([one.detach().to(torch.float64) for one in losses]).sum()
-            out = stage.pieces["F"].outputs[self.plan.loss]
-            if out.partial:
-                total = self.group.collectives[last].all_reduce(total, out.partial, out.terms)
-        dist.broadcast(total, stage.ranks[0])
-        return float(total)
+            for place, i in enumerate(self.plan.terms):
+                out, own = stage.pieces["F"].outputs[i], made[:, place].detach().sum()
+                if out.partial:
+                    own = self.group.collectives[last].all_reduce(own, out.partial, out.terms)
+                terms[place] = own
+        dist.broadcast(terms, stage.ranks[0])
+        return self._loss(terms, {**self.arrays, **data})
+
+    def _loss(self, terms: torch.Tensor, arrays: Mapping[str, np.ndarray]) -> float:
+        """The loss of the sums of what it is made of."""
+        piece = self.plan.loss
+        if piece is None:
+            return float(terms[0])
+        last = self.plan.stages[-1].pieces["F"]
+        names = [last.outputs[i].value.name for i in self.plan.terms]
+        whole = {**arrays, **from_data(self.plan, arrays), **dict(zip(names, terms.numpy(), strict=True))}
+        (made,) = run_whole(piece, whole).values()
+        return float(made)
 
     def gradients(self) -> dict[str, np.ndarray]:
         """The whole gradients of all parameters by name, on every rank; all ranks call it together."""

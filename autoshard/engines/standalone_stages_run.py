@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from autoshard.engines.grid import Grid
 from autoshard.engines.standalone import arguments_of, arrays_of, finished
-from autoshard.engines.standalone_stages import StagesPlan, StepOutput, actions_of
+from autoshard.engines.standalone_stages import StageCode, StagesPlan, StepOutput, actions_of
 from autoshard.engines.standalone_stages_torch import StageGroup, StageStep
 from autoshard.engines.standalone_torch import on_host, start
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
@@ -75,12 +75,13 @@ def _replaced(step: StageStep, of: StepOutput, name: str) -> bool:
 
 def from_data(plan: StagesPlan, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What follows from data alone."""
-    piece = plan.from_data
-    if piece is None:
-        return {}
-    given = [
-        torch.tensor(one.value.pad(arrays[one.value.name])).to(getattr(torch, one.value.dtype)) for one in piece.inputs
-    ]
+    return {} if plan.from_data is None else run_whole(plan.from_data, arrays)
+
+
+def run_whole(piece: StageCode, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a piece for one rank makes of whole arrays, by name."""
+    ends = [one.value for one in piece.inputs]
+    given = [torch.tensor(one.pad(np.asarray(arrays[one.name]))).to(getattr(torch, one.dtype)) for one in ends]
     made = piece.run(TorchControl(), TorchCollectives(Grid((), (0,)), 0), *given)
     return {of.value.name: on_host(x, of.value) for of, x in zip(piece.outputs, made, strict=True)}
 

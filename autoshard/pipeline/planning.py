@@ -118,9 +118,10 @@ class PlannedPipeline(PipelineData):
         """The plan in a form for another framework; also written to a file or into a folder if there is a path.
 
         Args:
-            to: "json" (the whole plan, see its schema), "schedule" (the CSV of torch.distributed.pipelining),
-                "jax-stages" (a module of functions of JAX), "mpmd" (a module of Shardy's MPMD dialect), or another of
-                `STAGE_FORMS`.
+            to: "json" (the whole plan, see its schema), "shard" (MindSpore's lines), "schedule" (the CSV of
+                torch.distributed.pipelining), "jax-stages" (a module of functions of JAX), "mpmd" (a module of Shardy's
+                MPMD dialect); or what a folder takes: "mindspore" (a strategy checkpoint for each stage),
+                "torch-stages" and "torch-pipelining" (a Python module for each stage).
 
         Returns:
             The text; of forms that are files or a folder the paths, a line each.

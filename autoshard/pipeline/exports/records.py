@@ -8,14 +8,14 @@ from autoshard.exporters.plan_records import STAGES_FORMAT, STAGES_VERSION, Plan
 from costmodel.json_door import Natural, Positive, Record, described, schema
 
 
-class ScheduleRecord(Record, frozen=True):
+class StageOrderRecord(Record, frozen=True):
     """Who does what when: for each group a row of actions, as `autoshard schedule --csv` writes them."""
 
     name: str
     rows: tuple[tuple[str, ...], ...]
 
 
-class GroupRecord(Record, frozen=True):
+class StageGroupRecord(Record, frozen=True):
     """The devices of a row of the schedule: their mesh, and which of all ranks each is."""
 
     mesh: str
@@ -33,8 +33,8 @@ class StagesRecord(Record, frozen=True):
     version: Literal[1]
     graph: str
     micro_batches: Positive
-    schedule: ScheduleRecord
-    groups: tuple[GroupRecord, ...]
+    schedule: StageOrderRecord
+    groups: tuple[StageGroupRecord, ...]
     operators: dict[str, Natural]
     parameters: dict[str, Natural]
     stages: tuple[PlanRecord, ...]

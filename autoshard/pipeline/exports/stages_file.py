@@ -11,7 +11,7 @@ from autoshard.exporters.plan_file import FileHead, plan_of, plan_record
 from autoshard.exporters.plan_records import STAGES_FORMAT, STAGES_VERSION
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.mesh import Mesh
-from autoshard.pipeline.exports.records import GroupRecord, ScheduleRecord, StagesRecord
+from autoshard.pipeline.exports.records import StageGroupRecord, StageOrderRecord, StagesRecord
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.stage_plan import stage_graph
 from autoshard.pipeline.schedules import read_schedule
@@ -41,8 +41,8 @@ def stages_data(planned: PipelineData) -> dict[str, Any]:
             version=STAGES_VERSION,
             graph=planned.graph.name,
             micro_batches=order.micro_batches,
-            schedule=ScheduleRecord(order.name, tuple(tuple(order.cells(rank)) for rank in range(order.ranks))),
-            groups=tuple(GroupRecord(str(group.mesh), group.ranks) for group in planned.groups),
+            schedule=StageOrderRecord(order.name, tuple(tuple(order.cells(rank)) for rank in range(order.ranks))),
+            groups=tuple(StageGroupRecord(str(group.mesh), group.ranks) for group in planned.groups),
             operators={node.results[0].name: stage for node, stage in pipeline.cut.items() if node.results},
             parameters=owners,
             stages=tuple(map(plan_record, planned.plans)),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from autoshard.engines.extras import need
 from autoshard.engines.standalone_stages import SentBox, Wire
-from autoshard.ir.graph import PARAMETER, Value
-from autoshard.pipeline.exports.torch_stages import RUNTIME, StageFolder, sent_boxes
+from autoshard.ir.graph import DATA, PARAMETER, Value
+from autoshard.pipeline.exports.torch_stages import RUNTIME, StageFolder, WholePart, sent_boxes
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Ready, Route
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT
@@ -39,8 +39,9 @@ def save_torch_pipelining(planned: PipelineData, folder: str | Path) -> list[Pat
     reason = next(_reasons(planned), None)
     if reason is not None:
         raise PlanError(f"torch.distributed.pipelining does not run this plan: {reason}; take --to torch-stages")
-    loss = next(_losses(planned))
-    return StageFolder(planned, "main_pipelining", PIPELINING, _gradients(planned), loss, _wires(planned)).write(folder)
+    terms, loss = _loss(planned)
+    folder_of = StageFolder(planned, "main_pipelining", PIPELINING, _gradients(planned), _wires(planned), terms, loss)
+    return folder_of.write(folder)
 
 
 def _gradients(planned: PipelineData) -> dict[Value, str]:
@@ -54,12 +55,32 @@ def _gradients(planned: PipelineData) -> dict[Value, str]:
     return found
 
 
-def _losses(planned: PipelineData) -> Iterator[int]:
-    """Which outputs of the last stage's forward pass are parts of results that are one number."""
-    graph, ready = planned.graph, planned.programs.pieces[planned.stages - 1, FORWARD]
-    for i, one in enumerate(planned.whole.outputs):
-        if i not in graph.updates and one in ready.outputs and not one.type.shape:
-            yield ready.outputs.index(one)
+def _loss(planned: PipelineData) -> tuple[tuple[int, ...], WholePart | None]:
+    """Which outputs of the last stage's forward pass add up to what the loss is made of, and what makes it of these.
+
+    The loss is the first result that is one number. Of no outputs there is none.
+    """
+    graph, step = planned.graph, planned.whole.pipeline.step
+    ready = planned.programs.pieces[planned.stages - 1, FORWARD]
+    results = (value for i, value in enumerate(graph.outputs) if i not in graph.updates and not value.type.shape)
+    loss = next(results, None)
+    if loss is None:
+        return (), None
+    sums = {value: one for value, (one, form) in step.body.outputs.items() if isinstance(form, MicroPartial)}
+    if sums.get(loss) in ready.outputs:
+        return (ready.outputs.index(sums[loss]),), None
+    data = planned.whole.from_data
+    needed, nodes = {loss}, []
+    for node in reversed((*(one for one in step.before if one not in data), *step.after)):
+        if needed.intersection(node.results):
+            nodes.append(replace(node, operands=tuple(sums.get(value, value) for value in node.operands)))
+            needed.update(node.uses)
+    part = WholePart.of("loss", nodes[::-1], (loss,))
+    there = {value for node in data for value in node.results} | {v for v in graph.inputs if graph.role_of[v] == DATA}
+    terms = [value for value in part.graph.inputs if value not in there] if part is not None else []
+    if part is None or any(value.type.shape or value not in ready.outputs for value in terms):
+        return (), None
+    return tuple(map(ready.outputs.index, terms)), replace(part, says="the loss, of the sums over micro batches")
 
 
 def _reasons(planned: PipelineData) -> Iterator[str]:
@@ -67,7 +88,7 @@ def _reasons(planned: PipelineData) -> Iterator[str]:
     sizes = {len(group.ranks) for group in planned.groups}
     if len(sizes) > 1:
         yield f"its groups have {', '.join(map(str, sorted(sizes)))} ranks, not the same number"
-    if next(_losses(planned), None) is None:
+    if not _loss(planned)[0]:
         yield "its last stage returns no number that is a loss"
     yield from _routes_that_do_not_go(planned)
     yield from _gradients_that_come_back_otherwise(planned)

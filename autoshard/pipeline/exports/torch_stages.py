@@ -8,8 +8,7 @@ its weights, update. `schedule.csv` says who does what when, `train.py` runs it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoshard.engines.boxes import Box
@@ -31,7 +30,7 @@ from autoshard.engines.standalone_stages import (
     Wire,
 )
 from autoshard.engines.text import refs_of
-from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program, Register
 from autoshard.pipeline.planned.data import PipelineData
@@ -47,6 +46,7 @@ from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_atomically
+from costmodel import Hardware
 
 RUNTIME = (*CARRIED["torch"], "standalone_stages", "standalone_stages_torch", "standalone_stages_run")
 """The files that `stages_runtime.py` carries, each before those that need it."""
@@ -69,6 +69,28 @@ def save_torch_stages(planned: PipelineData, folder: str | Path) -> list[Path]:
     return StageFolder(planned).write(folder)
 
 
+@dataclass(frozen=True)
+class WholePart:
+    """What every rank computes by itself, of whole values."""
+
+    graph: Graph
+    says: str = "what every rank makes of the whole data before the micro batches"
+
+    @classmethod
+    def of(cls, name: str, nodes: Sequence[Node], outputs: Sequence[Value] | None = None) -> WholePart | None:
+        """The part of these nodes, with all that they make or these outputs; None of no nodes."""
+        made = tuple(value for node in nodes for value in node.results)
+        inside = set(made)
+        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in inside))
+        return cls(Graph(name, read, tuple(nodes), tuple(outputs or made), (DATA,) * len(read))) if nodes else None
+
+    def program(self, hardware: Hardware) -> Program:
+        """It on one device."""
+        graph = planned_graph(self.graph, {})[0]
+        plan = find_mode("sharding_propagation")(Problem(graph, Mesh.flat(1), hardware))
+        return program_of(plan, hardware, ())[0]
+
+
 class StageFolder:
     """The texts of all files of a plan in stages.
 
@@ -76,8 +98,8 @@ class StageFolder:
         main: the function of the runtime that `train.py` calls.
         runtime: the files that the runtime carries.
         gradients: values of micro batches that are added to gradients of parameters, whose names these are.
-        loss: which output of the last stage's forward pass is a part of the loss.
         wires: by number how routes go from rank to rank.
+        terms: which outputs of the last stage's forward pass `loss` makes the loss of.
     """
 
     def __init__(
@@ -86,11 +108,15 @@ class StageFolder:
         main: str = "main",
         runtime: Sequence[str] = RUNTIME,
         gradients: Mapping[Value, str] | None = None,
-        loss: int = 0,
         wires: Mapping[int, Wire] | None = None,
+        terms: tuple[int, ...] = (),
+        loss: WholePart | None = None,
     ) -> None:
-        self.main, self.runtime, self.gradients, self.loss = main, runtime, gradients or {}, loss
-        self.wires = wires or {}
+        self.main, self.runtime, self.gradients = main, runtime, gradients or {}
+        self.wires, self.terms = wires or {}, terms
+        data = WholePart.of(_DATA, planned.whole.from_data)
+        parts = {_DATA: data, "loss": loss}
+        self.alone = {name: part for name, part in parts.items() if part is not None}
         self.planned, self.programs, self.whole = planned, planned.programs, planned.whole
         self.step = planned.whole.pipeline.step
         self.names: dict[Value, str] = {}
@@ -109,8 +135,7 @@ class StageFolder:
         """The texts by the names of the files."""
         stages = range(self.planned.stages)
         found = {f"stage_{stage}.py": self._stage(stage) for stage in stages}
-        if self.from_data is not None:
-            found[f"{_DATA}.py"] = self._from_data(self.from_data)
+        found |= {f"{name}.py": self._alone(part, name) for name, part in self.alone.items()}
         found["train.py"] = self._train()
         found["stages_runtime.py"] = _runtime(self.runtime)
         found["schedule.csv"] = csv_text(self.planned.schedule)
@@ -132,7 +157,7 @@ class StageFolder:
         group = self.planned.group_of(stage)
         pieces = {kind: self.programs.pieces[stage, kind] for kind in self.whole.stages[stage]}
         cuts = self.cuts(stage)
-        module = _Module({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
+        module = _StageText({_function(kind): ready.program for kind, ready in pieces.items()}, cuts)
         for ready in pieces.values():
             module.over.update(
                 (cuts.axes(one.layout.partial), None) for one in ready.program.outputs if one.layout.partial
@@ -201,35 +226,19 @@ class StageFolder:
             return replace(made, reduction=self.step.body.terms[value].reduction)
         return replace(made, is_rows=ready.outputs.index(value) == i)
 
-    # -- what follows from data alone
+    # -- what every rank computes alone, on whole values
 
-    @cached_property
-    def from_data(self) -> Program | None:
-        """What every rank makes of data, on one device."""
-        nodes = self.whole.from_data
-        if not nodes:
-            return None
-        made = {value for node in nodes for value in node.results}
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
-        wanted = tuple(value for node in nodes for value in node.results)
-        graph = planned_graph(Graph(_DATA, read, nodes, wanted, (DATA,) * len(read)), {})[0]
-        plan = find_mode("sharding_propagation")(Problem(graph, Mesh.flat(1), self.planned.hardware.for_ranks(1)))
-        return program_of(plan, self.planned.hardware.for_ranks(1), ())[0]
-
-    def _from_data(self, program: Program) -> str:
+    def _alone(self, part: WholePart, name: str) -> str:
+        """The module of a part."""
+        program, graph = part.program(self.planned.hardware.for_ranks(1)), part.graph
         cuts = AxisPieces(program.mesh, *refs_of(program))
-        module = _Module({_DATA: program}, cuts)
-        nodes = self.whole.from_data
-        made = tuple(value for node in nodes for value in node.results)
-        own = set(made)
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in own))
-        pairs = [
-            [*zip(values, ends, strict=True)] for values, ends in ((read, program.inputs), (made, program.outputs))
-        ]
-        inputs = tuple(StageInput(boundary_value(self.name(value), one, cuts)) for value, one in pairs[0])
-        outputs = tuple(StageOutput(boundary_value(self.name(value), one, cuts)) for value, one in pairs[1])
-        head = f'"""{self.planned.graph.name}: what every rank makes of the whole data before the micro batches."""'
-        return module.text(head, (f"MADE = StageCode({_DATA}, {inputs!r}, {outputs!r})",))
+        module = _StageText({name: program}, cuts)
+        taken = zip(graph.inputs, program.inputs, strict=True)
+        given = zip(graph.outputs, program.outputs, strict=True)
+        inputs = tuple(StageInput(boundary_value(self.name(value), one, cuts)) for value, one in taken)
+        outputs = tuple(StageOutput(boundary_value(self.name(value), one, cuts)) for value, one in given)
+        head = f'"""{self.planned.graph.name}: {part.says}."""'
+        return module.text(head, (f"{name.upper()} = StageCode({name}, {inputs!r}, {outputs!r})",))
 
     # -- the step
 
@@ -240,9 +249,9 @@ class StageFolder:
         routes = "".join(f"        {self._route(route)!r},\n" for route in self.programs.routes)
         late = {self.name(value): self._rows(value, value) for value in self._late()}
         stages = [f"stage_{i}" for i in range(planned.stages)]
-        data = self.from_data is not None
+        alone = "".join(f"    {name}={name.upper()},\n" for name in self.alone)
         imports = "".join(f"from {one} import STAGE as {one.upper()}\n" for one in stages)
-        imports += f"from {_DATA} import MADE\n" if data else ""
+        imports += "".join(f"from {name} import {name.upper()}\n" for name in self.alone)
         names = ("BoundaryValue", "ExportedRoute", "RowsPart", "SentBox", "StagesPlan", "StepOutput", "Wire", self.main)
         return (
             f'"""{graph.name} in {planned.described_devices}, with torch and numpy alone.\n\n'
@@ -256,7 +265,7 @@ class StageFolder:
             f"    micro_batches={planned.schedule.micro_batches},\n"
             f"    inputs=(\n{inputs}    ),\n    outputs=(\n{outputs}    ),\n"
             f"    updates={dict(graph.updates)!r},\n    late={late!r},\n"
-            f"    from_data={'MADE' if data else None},\n    loss={self.loss},\n    routes=(\n{routes}    ),\n)\n\n"
+            f"    terms={self.terms!r},\n{alone}    routes=(\n{routes}    ),\n)\n\n"
             'if __name__ == "__main__":\n'
             f'    {self.main}(PLAN, Path(__file__).with_name("schedule.csv"), __doc__ or "")\n'
         )
@@ -319,13 +328,13 @@ class StageFolder:
         )
 
 
-class _Module:
+class _StageText:
     """Programs as functions of one module."""
 
     def __init__(self, programs: Mapping[str, Program], cuts: AxisPieces) -> None:
         self.writers: list[CodeWriter] = []
         self.bodies: list[list[str]] = []
-        taken = {*taken_by(RUNTIME), *programs, "STAGE", "MADE"}
+        taken = {*taken_by(RUNTIME), *programs, "STAGE", _DATA.upper(), "LOSS"}
         for entry, program in programs.items():
             check_runs(program, kernels_of("torch"))
             before = self.writers[-1] if self.writers else None
