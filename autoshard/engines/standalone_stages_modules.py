@@ -233,7 +233,7 @@ class StagePipeline:
     """
 
     def __init__(self, plan: StagesPlan, schedule: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        start(plan.world)
+        start(plan.world, "cpu")
         self.plan, self.group = plan, StageGroup(plan)
         self.arrays = dict(zip([one.name for one in plan.inputs], arrays_of(plan.inputs, arrays), strict=True))
         rows = list(dict.fromkeys(stage.ranks for stage in plan.stages))

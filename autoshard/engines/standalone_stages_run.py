@@ -21,13 +21,15 @@ from autoshard.engines.standalone_torch import on_host, start
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 
 
-def run(plan: StagesPlan, schedule: Path, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
+def run_steps(
+    plan: StagesPlan, schedule: Path, given: Mapping[str, np.ndarray], steps: int = 1
+) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out, on every rank.
 
     Args:
         schedule: the file that says who does what when.
     """
-    start(plan.world)
+    start(plan.world, "cpu")
     group = StageGroup(plan)
     actions = actions_of(schedule, tuple(group.own))
     names = [one.name for one in plan.inputs]
@@ -86,11 +88,11 @@ def run_whole(piece: StageCode, arrays: Mapping[str, np.ndarray]) -> dict[str, n
     return {of.value.name: on_host(x, of.value) for of, x in zip(piece.outputs, made, strict=True)}
 
 
-def main(plan: StagesPlan, schedule: Path, text: str) -> None:
+def main_stages(plan: StagesPlan, schedule: Path, text: str) -> None:
     """Run from the command line."""
     told = arguments_of(text)
     given = dict(np.load(told.inputs)) if told.inputs else {}
-    found = run(plan, schedule, given, told.steps)
+    found = run_steps(plan, schedule, given, told.steps)
     if dist.get_rank() == 0:
         finished([one.value for one in plan.outputs], found, told.outputs)
     dist.destroy_process_group()

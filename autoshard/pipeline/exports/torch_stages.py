@@ -105,7 +105,7 @@ class StageFolder:
     def __init__(
         self,
         planned: PipelineData,
-        main: str = "main",
+        main: str = "main_stages",
         runtime: Sequence[str] = RUNTIME,
         gradients: Mapping[Value, str] | None = None,
         wires: Mapping[int, Wire] | None = None,
