@@ -97,6 +97,7 @@ OUTSIDE = {
     "autoshard.ir": {"networkx"},
     "autoshard.mindspore.common": {"scipy"},
     "autoshard.ops": {"scipy"},
+    "autoshard.pipeline": {"jax", "jaxlib"},
     "autoshard.pipeline.schedules": {"networkx"},
     "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},

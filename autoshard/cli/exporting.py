@@ -50,9 +50,10 @@ def export(
             help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
             "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
             "of PyTorch), chakra (traces for network simulators); or what a rank runs: torch-code, jax-code (Python "
-            "modules), stablehlo. Of a plan in stages (--pipeline): json, shard, schedule (torch's CSV); with -o DIR "
-            "mindspore, torch-stages (a Python module for each stage, which runs alone) and torch-pipelining (one that "
-            "torch.distributed.pipelining runs).",
+            "modules), stablehlo. Of a plan in stages (--pipeline): json, shard, schedule (the CSV that torch's "
+            "pipelining reads), jax-stages (a Python module of functions of JAX), mpmd (Shardy's MPMD dialect); with "
+            "-o DIR mindspore, torch-stages (a Python module for each stage, which runs alone) and torch-pipelining "
+            "(one that torch.distributed.pipelining runs).",
         ),
     ] = "json",
     devices: Devices = None,

@@ -29,7 +29,7 @@ from autoshard.util.errors import PlanError, at
 _BOTH = ("grid", "boxes", "per_rank", "rounds", "standalone")
 CARRIED = {
     "torch": (*_BOTH, "torch_collectives", "standalone_torch"),
-    "jax": (*_BOTH, "xla_collectives", "standalone_jax"),
+    "jax": (*_BOTH, "xla_collectives", "jax_blocks", "standalone_jax"),
 }
 """The files that exported code carries, each before those that need it."""
 _STARTED = {"torch": "torchrun --nproc-per-node {ranks} {file}", "jax": "python {file}"}
@@ -68,6 +68,7 @@ class CodeWriter(Writer):
 
     def body(self) -> list[str]:
         """The lines of the function, without the tables that it reads."""
+        self.names.taken |= {*self.tables.values(), *(name for name, _ in self.functions.values())}
         lines = list(self.whole())
         return lines[next(i for i, line in enumerate(lines) if line.startswith(f"def {self.entry}(")) :]
 
@@ -275,8 +276,9 @@ def _plan_of(writer: CodeWriter) -> Iterator[str]:
 
 def boundary_value(name: str, one: Register, cuts: AxisPieces) -> BoundaryValue:
     """A register at the end of a program, as exported code knows it."""
-    dims = tuple(cuts.axes(refs) for refs in one.layout.dims)
-    return BoundaryValue(name, one.true.shape, one.whole.shape, _name_of(one.whole.dtype.numpy), dims)
+    dims, partial = tuple(cuts.axes(refs) for refs in one.layout.dims), cuts.axes(one.layout.partial)
+    dtype, reduction = _name_of(one.whole.dtype.numpy), one.layout.reduction
+    return BoundaryValue(name, one.true.shape, one.whole.shape, dtype, dims, partial, reduction)
 
 
 def _name_of(dtype: Any) -> str:

@@ -21,13 +21,24 @@ _SMALL = 4
 
 @dataclass(frozen=True)
 class BoundaryValue:
-    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim."""
+    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim.
+
+    What goes from one piece of a step to another may be partial: terms along axes, which `reduction` adds up.
+    """
 
     name: str
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     dtype: str
     dims: tuple[Axes, ...]
+    partial: Axes = ()
+    reduction: str = "sum"
+
+    def __repr__(self) -> str:
+        """As Python says it, without what is as it mostly is."""
+        told = [self.name, self.shape, self.padded, self.dtype, self.dims]
+        told += [self.partial, self.reduction] if self.partial else []
+        return f"BoundaryValue({', '.join(map(repr, told))})"
 
     @property
     def host_dtype(self) -> np.dtype:

@@ -70,7 +70,7 @@ class Text:
 
     @cached_property
     def step(self) -> Any:
-        """The function that the text defines. Texts are made here, of programs; none is ever read from a file."""
+        """The function `step` that the text defines. Texts are made here, of programs; none is read from a file."""
         names: dict[str, Any] = {}
         exec(compile(self.source, "<program of a rank>", "exec"), names)
         return names["step"]
@@ -87,8 +87,9 @@ def write(program: Program) -> Text:
 
 
 def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
-    """The pieces of axes that a program speaks of, and whether it has groups that are lists."""
-    refs: set[AxisRef] = set()
+    """The pieces of axes that a program speaks of, those that split what goes in and out too, and whether it has groups
+    that are lists."""
+    refs = {ref for one in (*program.inputs, *program.outputs) for ref in one.layout.used}
     listed = False
     for one in walk(program.instructions):
         if isinstance(one, Collective):

@@ -24,7 +24,7 @@ from autoshard.util.errors import PlanError
 from tests.pipeline.test_planned_pipelines import Tied, X, Y
 
 LABELS = np.random.default_rng(3).integers(0, 6, 12).astype(np.int32)
-FORMS = ("json", "shard", "schedule", "mindspore", "torch-stages", "torch-pipelining")
+FORMS = ("json", "shard", "schedule", "jax-stages", "mpmd", "mindspore", "torch-stages", "torch-pipelining")
 
 
 def tied_step():

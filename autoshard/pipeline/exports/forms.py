@@ -19,12 +19,32 @@ def _schedule(planned: PipelineData) -> str:
     return csv_text(planned.schedule)
 
 
+def _jax_stages(planned: PipelineData) -> str:
+    from autoshard.pipeline.exports.jax_stages import jax_stages_code
+
+    return jax_stages_code(planned)
+
+
+def _mpmd(planned: PipelineData) -> str:
+    from autoshard.engines.extras import need
+
+    need("jax", "exporting a plan in stages as a module of MPMD")
+    from autoshard.pipeline.exports.mpmd import mpmd_module
+
+    return mpmd_module(planned)
+
+
 STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
     "a plan in stages",
     texts={
         "json": ("the whole plan, which `plan_pipeline(..., search=FILE.json)` takes up again", stages_data),
         "shard": ("MindSpore's lines: stages of cells, shard(...), micro batches and schedule", stage_lines),
         "schedule": ("who does what when, as the CSV that torch.distributed.pipelining reads", _schedule),
+        "jax-stages": (
+            "functions of each stage and what plays them, as a Python module of JAX alone",
+            _jax_stages,
+        ),
+        "mpmd": ("the module of Shardy's MPMD dialect: fragments in the schedule's order, transfers, shardings", _mpmd),
     },
     files={},
     folders={
