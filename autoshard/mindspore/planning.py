@@ -23,6 +23,7 @@ from autoshard.runtime.world import world_size
 from autoshard.trace.function import NodeAnnotation, Traced
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.specs import Requests
+from autoshard.transform.micro.statistics import MICRO_BATCH
 from autoshard.transform.recompute import backward_begins
 from autoshard.util.errors import ContextError
 from costmodel import preset
@@ -110,6 +111,7 @@ def planned_in_stages(
         hardware=preset(parallel.hardware),
         passes=_passes(parallel),
         memory=settings.max_device_memory,
+        statistics=MICRO_BATCH,
     )
     search = _search(parallel)
     found = plan(traced, search=search, options=options_of(search))

@@ -36,6 +36,7 @@ from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.parameter import Parameter
+from autoshard.transform.micro.statistics import MICRO_BATCH
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
 from costmodel import format_count
@@ -189,8 +190,6 @@ class Sessions:
         # Processes that train each for itself do not overwrite each other's files.
         if not settings().save_graphs or comm.world == 1 and get_rank():
             return
-        if isinstance(planned, PlannedPipeline):
-            raise ContextError("save_graphs goes with one stage; set it to 0, or pipeline_stages to 1")
         ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
         planned.dump(settings().save_graphs_path, ranks)
 
@@ -205,7 +204,9 @@ class Sessions:
         given = (self._objective(feed.names), self.model.optimizer, *feed.types)
         again = recomputed(self.model.network)
         parts = 1 if in_stages(parallel) else parts
-        return train_step(*given, recompute=again, gradient_scale=scale, micro_batches=parts).traced
+        return train_step(
+            *given, recompute=again, gradient_scale=scale, micro_batches=parts, statistics=MICRO_BATCH
+        ).traced
 
     def _trace_results(self, feed: Feed) -> Traced:
         """The loss, what the network returns, and the label; of a network alone just what it returns."""

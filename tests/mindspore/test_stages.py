@@ -229,6 +229,48 @@ def test_one_step_recomputed_cells_and_other_batches() -> None:
     assert_alike(losses({**SEMI, "device_num": 4, "pipeline_stages": 2}), losses({}))
 
 
+class Normed(nn.Cell):
+    """Two layers with a batch normalization between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Dense(5, 8), nn.BatchNorm1d(8), nn.Dense(8, 6)
+        self.first.pipeline_stage = self.norm.pipeline_stage = 0
+        self.last.pipeline_stage = 1
+
+    def construct(self, x: Any) -> Any:
+        return self.last(ops.tanh(self.norm(self.first(x))))
+
+
+def test_batch_normalizations_take_what_a_micro_batch_holds() -> None:
+    """As in MindSpore: in stages and in micro batches alone, which is not what the whole batch does."""
+
+    def losses(settings: dict[str, Any], micro: int) -> Any:
+        ms.set_seed(3)
+        ms.reset_auto_parallel_context()
+        ms.set_auto_parallel_context(**settings)
+        whole = nn.WithLossCell(Normed(), loss())
+        net = nn.PipelineCell(whole, micro) if micro else whole
+        one = Model(net, optimizer=nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        history = ms.History()
+        random = np.random.default_rng(4)
+        rows = random.normal(size=(48, 5)).astype(np.float32), random.integers(0, 6, 48).astype(np.int32)
+        one.train(2, NumpySlicesDataset(rows, ["x", "label"], shuffle=False).batch(24), callbacks=[history])
+        return history.losses, values(one)
+
+    staged_losses = losses({**SEMI, "device_num": 4, "pipeline_stages": 2}, 3)
+    assert_alike(staged_losses, losses({}, 3))
+    assert not np.allclose(staged_losses[0], losses({}, 0)[0], rtol=1e-4)
+
+
+def test_graphs_of_each_rank_are_saved(tmp_path: Path) -> None:
+    ms.set_context(save_graphs=True, save_graphs_path=str(tmp_path))
+    trained(model({**SEMI, "device_num": 4, "pipeline_stages": 2}), 1)
+    for rank in range(4):
+        text = "".join(one.read_text() for one in (tmp_path / f"rank_{rank}").glob("*.ir"))
+        assert "Send(" in text and "Receive(" in text
+
+
 def test_evaluation_prediction_and_callbacks(capsys: pytest.CaptureFixture[str]) -> None:
     def told(settings: dict[str, Any]) -> tuple[Any, ...]:
         ms.set_seed(3)
