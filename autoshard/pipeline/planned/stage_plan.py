@@ -112,7 +112,7 @@ def piece_plan(
         outputs: values and the layouts in which they leave.
         tied: results of the step and the inputs that they replace, each in its memory where they lie alike.
     """
-    graph = replace(piece.graph, outputs=tuple(value for value, _ in outputs))
+    graph = replace(piece.graph, nodes=_as_planned(plan, piece), outputs=tuple(value for value, _ in outputs))
     layouts = {value: plan.layouts[value] for node in graph.nodes for value in _values(node)}
     layouts.update({value: held[value] if value in held else plan.layouts[value] for value in graph.inputs})
     places = {value: i for i, value in enumerate(graph.inputs)}
@@ -122,6 +122,11 @@ def piece_plan(
     graph = replace(graph, roles=roles, updates=updates)
     decisions = {node: plan.decisions[node] for node in walk(graph.nodes)}
     return Plan(graph, plan.mesh, decisions, layouts, tuple(layout for _, layout in outputs), search=plan.search)
+
+
+def _as_planned(plan: Plan, piece: StagePiece) -> tuple[Node, ...]:
+    """A piece's nodes as its stage's plan runs them: a plan may take attention as a ring."""
+    return tuple(plan.graph.producers[node.results[0]][0] if node.results else node for node in piece.graph.nodes)
 
 
 def _values(node: Node) -> Sequence[Value]:
