@@ -54,6 +54,10 @@ class BoundaryValue:
             found.append(slice(start, start + local))
         return tuple(found)
 
+    def local(self, grid: Grid) -> tuple[int, ...]:
+        """The shape of a rank's block."""
+        return tuple(one.stop - one.start for one in self.block(grid, 0))
+
     def pad(self, array: np.ndarray) -> np.ndarray:
         """The array of the input's type, with zeros at the end of dims."""
         if array.shape != self.shape:

@@ -5,8 +5,8 @@ This file needs numpy and jax, and files that need no more: exported code carrie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -14,9 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from autoshard.engines.grid import Grid
 from autoshard.engines.jax_blocks import mesh_of, spec_of
-from autoshard.engines.stage_pieces import PieceSpec, Place, RouteSpec, StandaloneStages, ValueSource, rows_of
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
+from autoshard.engines.standalone_stages import (
+    ALONE,
+    ONCE,
+    PieceSpec,
+    Place,
+    RouteSpec,
+    StandaloneStages,
+    ValueSource,
+    joined_rows,
+    rows_of,
+)
+from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
 
 COMBINED = {"sum": jnp.add, "max": jnp.maximum, "min": jnp.minimum, "prod": jnp.multiply}
 """How terms are added up."""
@@ -29,25 +41,22 @@ class Stages:
     says; `run` plays them all by the schedule.
 
     Args:
-        functions: for each piece its function of blocks; for the prologue that of (-1, "D").
         devices: all devices, by default those of JAX.
     """
 
-    def __init__(
-        self, plan: StandaloneStages, functions: Mapping[Place, Callable], devices: Sequence[Any] | None = None
-    ) -> None:
+    def __init__(self, plan: StandaloneStages, devices: Sequence[Any] | None = None) -> None:
         self.plan = plan
-        pairs = zip(plan.grids, plan.devices, strict=True)
-        self.meshes = tuple(mesh_of(grid, ranks, devices) for grid, ranks in pairs)
-        self.pieces = {one.place: _jitted(one, functions[one.place], self.mesh(one.stage)) for one in plan.pieces}
+        self.meshes = tuple(mesh_of(stage.grid, stage.ranks, devices) for stage in plan.stages)
+        pairs = ((stage, piece) for stage in plan.stages for piece in stage.pieces.values())
+        self.pieces = {piece.place: _jitted(piece, stage.grid, self.mesh(stage.number)) for stage, piece in pairs}
         self.prologue: Any = None
         if plan.prologue is not None:
-            first = Mesh(self.meshes[0].devices.flat[:1], ("d",))
-            self.prologue = _jitted(plan.prologue, functions[plan.prologue.place], first)
+            first = Mesh(self.meshes[0].devices.flat[:1], ALONE.names)
+            self.prologue = _jitted(plan.prologue, ALONE, first)
 
     def mesh(self, stage: int) -> Mesh:
         """The mesh of a stage."""
-        return self.meshes[self.plan.groups[stage]]
+        return self.meshes[stage]
 
     def shardings(self, stage: int, values: Sequence[BoundaryValue]) -> tuple[NamedSharding, ...]:
         """How inputs or outputs of a stage's pieces lie."""
@@ -83,15 +92,12 @@ class StagedRun:
         self.reads: dict[tuple[int, int | None], int] = {}
         self.sums: dict[tuple[Place, int], jax.Array] = {}
         self.rows: dict[str, dict[int, Any]] = {}
-        self.leaving: dict[Place, list[int]] = {}
-        for number, route in enumerate(self.plan.routes):
-            self.leaving.setdefault(route.source, []).append(number)
 
     def run(self) -> list[Any]:
         """Play the step; its outputs, whole."""
         self._prologue()
         for piece in self.plan.pieces:
-            if piece.kind == "P":
+            if piece.kind == ONCE:
                 self._do(piece, None)
         for piece, micro in self.plan.played():
             self._do(piece, micro)
@@ -105,13 +111,9 @@ class StagedRun:
     def _prologue(self) -> None:
         piece = self.plan.prologue
         if piece is not None:
-            inputs = [jnp.asarray(self.arrays[source.of], jnp.dtype(one.dtype)) for one, source in _inputs(piece)]
+            inputs = [jnp.asarray(self.arrays[source.of], jnp.dtype(one.dtype)) for one, source in piece.ends]
             for i, array in enumerate(self.stages.prologue(*inputs)):
                 self.arrays[piece.made[i]] = np.asarray(array)
-
-    def _key(self, number: int, micro: int | None) -> tuple[int, int | None]:
-        route = self.plan.routes[number]
-        return number, micro if route.repeated and not route.summed else None
 
     def _do(self, piece: PieceSpec, micro: int | None) -> None:
         """Run a piece, send on what it makes, and let go of what it has read last."""
@@ -120,14 +122,14 @@ class StagedRun:
             # On devices of the host, programs that run at once may leave the collectives of each other no thread.
             made = jax.block_until_ready(made)
         for number in {source.of for source in piece.sources if source.kind == "route"}:
-            self._let_go(self._key(number, micro))
+            self._let_go(self.plan.key(number, micro))
         for i, reduction in piece.sums.items():
             self._add((piece.place, i), made[i], reduction)
         for i, name in piece.rows.items():
             self.rows.setdefault(name, {})[micro or 0] = whole_of(made[i], piece.outputs[i])
         for i, name in piece.made.items():
             self.arrays[name] = whole_of(made[i], piece.outputs[i])
-        for number in self.leaving.get(piece.place, ()):
+        for number in self.plan.leaving[piece.place]:
             route = self.plan.routes[number]
             if not route.summed:
                 self._send(number, made[route.output], micro)
@@ -139,37 +141,37 @@ class StagedRun:
 
     def _send(self, number: int, array: jax.Array, micro: int | None) -> None:
         """Bring a value to the stage that reads it."""
-        route, key = self.plan.routes[number], self._key(number, micro)
-        self.reads[key] = route.reads
+        route, key = self.plan.routes[number], self.plan.key(number, micro)
+        self.reads[key] = self.plan.reads(route)
         self.arrived[key] = self._moved(array, route) if route.moved else array
 
     def _moved(self, array: jax.Array, route: RouteSpec) -> jax.Array:
         before = self.plan.by_place[route.source].outputs[route.output]
-        return self._place(whole_of(array, before), route.value, self.plan.groups[route.stage])
+        return self._place(whole_of(array, before), route.value, self.stages.mesh(route.stage))
 
-    def _place(self, array: Any, value: BoundaryValue, group: int) -> jax.Array:
-        """A whole array as a piece on a group takes it: of its type, padded, split."""
+    def _place(self, array: Any, value: BoundaryValue, mesh: Mesh) -> jax.Array:
+        """A whole array as a piece on a mesh takes it: of its type, padded, split."""
         if isinstance(array, jax.Array):
             given = array.astype(jnp.dtype(value.dtype))
             if value.padded != value.shape:
                 given = jnp.pad(given, [(0, new - old) for old, new in zip(value.shape, value.padded, strict=True)])
         else:
             given = value.pad(np.asarray(array)).astype(jnp.dtype(value.dtype))
-        return self._ready(jax.device_put(given, NamedSharding(self.stages.meshes[group], spec_of(value))))
+        return self._ready(jax.device_put(given, NamedSharding(mesh, spec_of(value))))
 
     def _ready(self, array: jax.Array) -> jax.Array:
         return jax.block_until_ready(array) if self.on_host else array
 
     def _input(self, piece: PieceSpec, i: int, micro: int | None) -> jax.Array:
-        source, value, group = piece.sources[i], piece.inputs[i], self.plan.groups[piece.stage]
+        source, value, mesh = piece.sources[i], piece.inputs[i], self.stages.mesh(piece.stage)
         if source.kind == "route":
-            return self.arrived[self._key(source.of, micro)]
+            return self.arrived[self.plan.key(source.of, micro)]
         if source.kind == "rows":
             assert micro is not None
-            return self._place(rows_of(self.arrays[source.of], source, micro, self.plan.micro_batches), value, group)
-        key = source, value.padded, value.dims, group
+            return self._place(rows_of(self.arrays[source.of], source, micro, self.plan.micro_batches), value, mesh)
+        key = source, value.padded, value.dims, mesh
         if key not in self.placed:
-            self.placed[key] = self._place(self._whole(source), value, group)
+            self.placed[key] = self._place(self._whole(source), value, mesh)
         return self.placed.pop(key) if i in piece.donated else self.placed[key]
 
     def _whole(self, source: ValueSource) -> Any:
@@ -185,10 +187,8 @@ class StagedRun:
 
     def _joined(self, name: str) -> Any:
         """A value whose rows micro batches have made."""
-        shape, dim, inner = self.plan.joined[name]
         parts = [np.asarray(array) for _, array in sorted(self.rows[name].items())]
-        runs = [one.reshape(*one.shape[:dim], one.shape[dim] // inner, inner, *one.shape[dim + 1 :]) for one in parts]
-        return np.stack(runs, dim + 1).reshape(shape)
+        return joined_rows(parts, *self.plan.joined[name])
 
     def _result(self, source: ValueSource) -> Any:
         if source.kind == "sum":
@@ -197,12 +197,9 @@ class StagedRun:
         return self._whole(source)
 
 
-def _inputs(piece: PieceSpec) -> Any:
-    return zip(piece.inputs, piece.sources, strict=True)
-
-
-def _jitted(piece: PieceSpec, function: Callable, mesh: Mesh) -> Any:
+def _jitted(piece: PieceSpec, grid: Grid, mesh: Mesh) -> Any:
     """A piece on whole (padded) arrays; terms of partial values lie along a dim ahead of the others."""
+    function = partial(piece, XlaControl(), XlaCollectives(grid))
 
     def local(*blocks: jax.Array) -> tuple:
         pairs = zip(blocks, piece.inputs, strict=True)
@@ -227,9 +224,9 @@ def whole_of(array: jax.Array, value: BoundaryValue) -> jax.Array:
     return array if value.padded == value.shape else array[tuple(map(slice, value.shape))]
 
 
-def main(plan: StandaloneStages, functions: Mapping[Place, Callable], text: str) -> None:
+def main(plan: StandaloneStages, text: str) -> None:
     """Run from the command line, on devices of the host if there are no others."""
     told = arguments_of(text)
-    jax.config.update("jax_num_cpu_devices", 1 + max(map(max, plan.devices)))
+    jax.config.update("jax_num_cpu_devices", plan.world)
     given = dict(np.load(told.inputs)) if told.inputs else {}
-    finished(plan.outputs, Stages(plan, functions).run(given, told.steps), told.outputs)
+    finished(plan.outputs, Stages(plan).run(given, told.steps), told.outputs)

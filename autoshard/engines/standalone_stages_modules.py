@@ -1,4 +1,4 @@
-"""Exported stages as modules of torch that `torch.distributed.pipelining` runs by the schedule in a file.
+"""Exported stages as modules of torch, as `torch.distributed.pipelining` runs them.
 
 The backward pass of a module is the plan's own: autograd runs what makes gradients of its input, and `dw_builder` what
 makes those of its weights, so that schedules may put these later. This file needs numpy and torch, and files that need
@@ -8,37 +8,31 @@ no more: exported code carries it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from autoshard.engines.boxes import slices
-from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of
-from autoshard.engines.standalone_stages import ONCE, ExportedStage, SentBox, StageCode, StageInput, StagesPlan, rows_of
-from autoshard.engines.standalone_stages_run import from_data, run_whole
-from autoshard.engines.standalone_stages_torch import StageGroup
-from autoshard.engines.standalone_torch import start
-from autoshard.engines.torch_collectives import TorchControl
+from autoshard.engines.standalone import BoundaryValue
+from autoshard.engines.standalone_stages import ONCE, PieceSpec, SentBox, StageSpec, StandaloneStages, ValueSource
+from autoshard.engines.standalone_stages_torch import StageGroup, run_whole, widened
 
 
 class StageModule(torch.nn.Module):
     """A stage: its blocks of parameters, by the model's names, and its forward and backward pass."""
 
-    def __init__(self, group: StageGroup, stage: ExportedStage, arrays: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, group: StageGroup, stage: StageSpec, arrays: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.group, self.stage, self.plan = group, stage, group.plan
         self.tensors: dict[BoundaryValue, torch.Tensor] = {}
-        self.sums: dict[str, tuple[torch.Tensor, StageCode, int]] = {}
+        self.sums: dict[str, tuple[torch.Tensor, BoundaryValue]] = {}
         self.waiting: list[MicroBatchRun] = []
         self.once: tuple[tuple[int, ...], dict[int, torch.Tensor]] = ((), {})
-        learned = {out.gradient_of for piece in stage.pieces.values() for out in piece.outputs}
-        whole = {**arrays, **from_data(self.plan, arrays)}
-        for one in self._held():
+        learned = gradients_of(stage)
+        whole = {**arrays, **run_whole(self.plan.prologue, arrays)}
+        for one in stage.held("PFIW"):
             block = group.place(stage, one, whole[one.name])
             if one.name in learned:
                 block = torch.nn.Parameter(block)
@@ -53,12 +47,6 @@ class StageModule(torch.nn.Module):
                 self.tensors[one] = self.group.place(self.stage, one, whole[one.name])
                 self.once = (), {}
 
-    def _held(self) -> list[BoundaryValue]:
-        """What the stage's passes read that is there before the first step, but rows."""
-        pieces = (piece for kind, piece in self.stage.pieces.items() if kind[0] != "U")
-        ends = (one for piece in pieces for one in piece.inputs if one.route is None and one.rows is None)
-        return list(dict.fromkeys(one.value for one in ends))
-
     def forward(self, *activations: torch.Tensor, **data: torch.Tensor) -> Any:
         """What the next stage reads, or of the last one a micro batch's part of the loss.
 
@@ -67,7 +55,9 @@ class StageModule(torch.nn.Module):
             data: rows of a micro batch by name, as `StagePipeline.batch` makes them.
         """
         run = MicroBatchRun(self, activations if self.stage.number else (), data)
-        token = torch.zeros((), requires_grad=True)  # so that the first stage has a backward pass, too
+        token = torch.zeros(
+            (), requires_grad=True, device=self.group.device
+        )  # so that the first stage has a backward pass, too
         made = _PassesOfStage.apply(run, token, *activations)
         return made[0] if len(made) == 1 else made
 
@@ -75,36 +65,40 @@ class StageModule(torch.nn.Module):
         """What makes the gradients of the weights for the micro batch whose backward pass ran last."""
         return self.waiting.pop().weight_gradients
 
-    def add(self, piece: StageCode, made: Sequence[torch.Tensor]) -> None:
-        """Add up what a micro batch gives to gradients, narrow floats in f32."""
-        for i, (out, block) in enumerate(zip(piece.outputs, made, strict=True)):
-            if out.gradient_of:
-                narrow = block.dtype.is_floating_point and block.dtype.itemsize < torch.float32.itemsize
-                term = block.to(torch.float32) if narrow else block
-                known = self.sums.get(out.gradient_of)
-                self.sums[out.gradient_of] = (term if known is None else known[0] + term), piece, i
+    def add(self, piece: PieceSpec, made: Sequence[torch.Tensor]) -> None:
+        """Add up what a micro batch gives to gradients."""
+        for i, name in piece.gradients.items():
+            term, known = widened(made[i]), self.sums.get(name)
+            self.sums[name] = (term if known is None else known[0] + term), piece.outputs[i]
 
     def finish(self) -> None:
         """Put the gradients of a step where optimizers of torch look for them, the terms of all ranks added up."""
-        for name, (total, piece, i) in self.sums.items():
-            out = piece.outputs[i]
-            if out.partial:
-                total = self.group.collectives[self.stage.number].all_reduce(total, out.partial, out.terms)
+        for name, (total, of) in self.sums.items():
             parameter = self.get_parameter(name)
-            total = total.to(parameter.dtype)
+            total = self.total(total, of).to(parameter.dtype)
             parameter.grad = total if parameter.grad is None else parameter.grad + total
         self.sums = {}
+
+    def total(self, term: torch.Tensor, of: BoundaryValue) -> torch.Tensor:
+        """The terms of all ranks of the stage, added up; all of them call it together."""
+        if not of.partial:
+            return term
+        return self.group.collectives[self.stage.number].all_reduce(term, of.partial, of.reduction)
 
     def once_made(self) -> dict[int, torch.Tensor]:
         """By routes what follows from parameters, made again when these have changed."""
         piece = self.stage.pieces.get(ONCE)
         version = tuple(one._version for one in self.tensors.values())
         if piece is not None and self.once[0] != version:
-            given = [self.tensors[one.value].detach() for one in piece.inputs]
-            made = piece.run(TorchControl(), self.group.collectives[self.stage.number], *given)
+            made = self.group.run(piece, [self.tensors[one].detach() for one in piece.inputs])
             routes = self.plan.leaving[self.stage.number, ONCE]
             self.once = version, {number: made[self.plan.routes[number].output] for number in routes}
         return self.once[1]
+
+
+def gradients_of(stage: StageSpec) -> set[str]:
+    """The parameters whose gradients a stage makes."""
+    return {name for piece in stage.pieces.values() for name in piece.gradients.values()}
 
 
 def _register(module: torch.nn.Module, path: Sequence[str], block: torch.Tensor) -> None:
@@ -126,13 +120,14 @@ class MicroBatchRun:
         self.module, self.plan, self.data = module, module.plan, data
         self.number = module.stage.number
         self.held = dict(module.once_made())
-        for number, block in zip(self.plan.sent_on(self.number - 1), activations, strict=True):
+        for number, block in zip(sent_on(self.plan, self.number - 1), activations, strict=True):
             self._arrive(number, block)
 
     def _arrive(self, number: int, block: torch.Tensor) -> None:
         route = self.plan.routes[number]
         assert route.wire is not None
-        self.held[number] = self._exchanged(block, route.wire.after, route.local)
+        grid = self.module.stage.grid
+        self.held[number] = self._exchanged(block, route.wire.after, route.value.local(grid))
 
     def _leave(self, number: int, made: Sequence[torch.Tensor]) -> torch.Tensor:
         route = self.plan.routes[number]
@@ -164,25 +159,25 @@ class MicroBatchRun:
         if self.number + 1 == len(self.plan.stages):
             # A row, so that torch joins those of all micro batches.
             return (torch.stack([made[i].to(torch.float64) for i in self.plan.terms]).reshape(1, -1),)
-        return tuple(self._leave(number, made) for number in self.plan.sent_on(self.number))
+        return tuple(self._leave(number, made) for number in sent_on(self.plan, self.number))
 
     def input_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """What goes back, each at the place of what came."""
-        for number, one in zip(self.plan.sent_back(self.number), gradients, strict=False):
+        for number, one in zip(sent_back(self.plan, self.number), gradients, strict=False):
             if number is not None:
                 self._arrive(number, one)
         made = self._run("I")
         self.module.waiting.append(self)
-        came, back = self.plan.sent_on(self.number - 1), self.plan.sent_back(self.number - 1)
+        came, back = sent_on(self.plan, self.number - 1), sent_back(self.plan, self.number - 1)
         return [self._returned(*pair, made) for pair in zip(came, back, strict=True)]
 
     def _returned(self, came: int, back: int | None, made: Sequence[torch.Tensor]) -> torch.Tensor | None:
         if back is not None:
             return self._leave(back, made)
         route = self.plan.routes[came]
-        kind = getattr(torch, route.dtype)
-        assert route.wire is not None
-        return torch.zeros(route.wire.local, dtype=kind) if kind.is_floating_point else None
+        kind, wire = getattr(torch, route.value.dtype), route.wire
+        assert wire is not None
+        return torch.zeros(wire.local, dtype=kind, device=self.module.group.device) if kind.is_floating_point else None
 
     def weight_gradients(self) -> None:
         """Make and add up what this micro batch gives to the gradients of the weights."""
@@ -194,21 +189,29 @@ class MicroBatchRun:
         piece = self.module.stage.pieces.get(kind)
         if piece is None:
             return ()
-        given = [self._input(one) for one in piece.inputs]
-        made = piece.run(TorchControl(), self.module.group.collectives[self.number], *given)
+        made = self.module.group.run(piece, [self._input(*end) for end in piece.ends])
         for number in self.plan.leaving[self.number, kind]:
             route = self.plan.routes[number]
-            if route.stage == self.number and route.is_repeated:
+            if route.stage == self.number and route.repeated:
                 self.held[number] = made[route.output]
         self.module.add(piece, made)
         return made
 
-    def _input(self, one: StageInput) -> torch.Tensor:
-        if one.route is not None:
-            return self.held[one.route].detach()
-        if one.rows is not None:
-            return self.data[one.value.name]
-        return self.module.tensors[one.value].detach()
+    def _input(self, of: BoundaryValue, source: ValueSource) -> torch.Tensor:
+        if source.kind == "route":
+            return self.held[source.of].detach()
+        return self.data[of.name] if source.kind == "rows" else self.module.tensors[of].detach()
+
+
+def sent_on(plan: StandaloneStages, stage: int) -> list[int]:
+    """The routes by which the forward pass of a stage gives to the next, in order."""
+    return [number for number in plan.leaving.get((stage, "F"), ()) if plan.routes[number].stage == stage + 1]
+
+
+def sent_back(plan: StandaloneStages, stage: int) -> list[int | None]:
+    """For each of `sent_on` the route by which a gradient comes back in its place, if one does."""
+    places = {one.wire.place: number for number, one in enumerate(plan.routes) if one.wire is not None}
+    return [places.get(number) for number in sent_on(plan, stage)]
 
 
 class _PassesOfStage(torch.autograd.Function):
@@ -223,132 +226,3 @@ class _PassesOfStage(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         found = ctx.run.input_gradients(gradients)
         return (None, None, *(found or [None] * ctx.count))
-
-
-class StagePipeline:
-    """The stages of this rank as `PipelineStage`s, run by torch in the order that a file says.
-
-    Args:
-        arrays: whole parameters and states by name; for those that are not given seeded random numbers.
-    """
-
-    def __init__(self, plan: StagesPlan, schedule: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        start(plan.world, "cpu")
-        self.plan, self.group = plan, StageGroup(plan)
-        self.arrays = dict(zip([one.name for one in plan.inputs], arrays_of(plan.inputs, arrays), strict=True))
-        rows = list(dict.fromkeys(stage.ranks for stage in plan.stages))
-        lines: list[Any] = [dist.new_group(list(line)) for line in zip(*rows, strict=True)]
-        place = next(row.index(self.group.rank) for row in rows if self.group.rank in row)
-        own = lines[place]
-        self.modules = {n: StageModule(self.group, stage, self.arrays) for n, stage in self.group.own.items()}
-        count = len(plan.stages)
-        stages = [
-            PipelineStage(module, n, count, torch.device("cpu"), group=own, dw_builder=module.weight_gradients)
-            for n, module in self.modules.items()
-        ]
-        self.schedule = _PipelineScheduleRuntime(
-            stages, plan.micro_batches, loss_fn=lambda made, _: made.sum(), scale_grads=False
-        )
-        places = {stage.number: rows.index(stage.ranks) for stage in plan.stages}
-        self.schedule.stage_index_to_group_rank = places
-        for one in stages:
-            one.stage_index_to_group_rank = places
-        self.schedule._load_csv(str(schedule), format="compute_only")
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Those of this rank, for an optimizer."""
-        return [one for module in self.modules.values() for one in module.parameters()]
-
-    def batch(self, data: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Rows of data by name, this rank's blocks, so that torch cuts them into the plan's micro batches."""
-        whole = {**self.arrays, **data}
-        made = from_data(self.plan, whole)
-        whole |= made
-        for module in self.modules.values():
-            module.take({**data, **made})
-        found: dict[str, torch.Tensor] = {}
-        for stage in self.group.own.values():
-            for piece in stage.pieces.values():
-                for one in piece.inputs:
-                    if one.rows is not None and one.value.name not in found:
-                        found[one.value.name] = self._rows(stage, one, whole)
-        return found
-
-    def _rows(self, stage: ExportedStage, one: StageInput, whole: Mapping[str, np.ndarray]) -> torch.Tensor:
-        assert one.rows is not None
-        name, part = one.rows
-        parts, shape = self.plan.micro_batches, one.value.shape
-        cut = (rows_of(np.asarray(whole[name]), part, parts, micro, shape) for micro in range(parts))
-        return torch.cat([self.group.place(stage, one.value, rows) for rows in cut])
-
-    def step(self, data: Mapping[str, np.ndarray]) -> float:
-        """Do the forward and backward passes of a step: gradients are at the parameters; the loss, on every rank.
-
-        Args:
-            data: whole arrays by name.
-        """
-        numbers = torch.arange(self.plan.micro_batches)
-        rows: dict[str, Any] = {**self.batch(data)}
-        last = len(self.plan.stages) - 1
-        first = [numbers] if 0 in self.modules else []
-        target = numbers if last in self.modules else None
-        made: Any = self.schedule.step(*first, target=target, **rows)
-        for module in self.modules.values():
-            module.finish()
-        stage = self.plan.stages[last]
-        terms = torch.zeros(len(self.plan.terms), dtype=torch.float64)
-        if last in self.modules:
-            for place, i in enumerate(self.plan.terms):
-                out, own = stage.pieces["F"].outputs[i], made[:, place].detach().sum()
-                if out.partial:
-                    own = self.group.collectives[last].all_reduce(own, out.partial, out.terms)
-                terms[place] = own
-        dist.broadcast(terms, stage.ranks[0])
-        return self._loss(terms, {**self.arrays, **data})
-
-    def _loss(self, terms: torch.Tensor, arrays: Mapping[str, np.ndarray]) -> float:
-        """The loss of the sums of what it is made of."""
-        piece = self.plan.loss
-        if piece is None:
-            return float(terms[0])
-        last = self.plan.stages[-1].pieces["F"]
-        names = [last.outputs[i].value.name for i in self.plan.terms]
-        whole = {**arrays, **from_data(self.plan, arrays), **dict(zip(names, terms.numpy(), strict=True))}
-        (made,) = run_whole(piece, whole).values()
-        return float(made)
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """The whole gradients of all parameters by name, on every rank; all ranks call it together."""
-        found = {}
-        for stage in self.plan.stages:
-            learned = {out.gradient_of for piece in stage.pieces.values() for out in piece.outputs} - {""}
-            for one in stage.parameters.values():
-                if one.name in learned:
-                    array = np.empty(one.shape, one.host_dtype)
-                    if stage.number in self.modules:
-                        gradient = self.modules[stage.number].get_parameter(one.name).grad
-                        assert gradient is not None
-                        array = self.group.whole(stage, one, gradient)
-                    sent = torch.tensor(array)
-                    dist.broadcast(sent, stage.ranks[0])
-                    found[one.name] = sent.numpy()
-        return found
-
-
-def main_pipelining(plan: StagesPlan, schedule: Path, text: str) -> None:
-    """Run from the command line: the loss, and the gradients of a step."""
-    told = arguments_of(text)
-    given = dict(np.load(told.inputs)) if told.inputs else {}
-    pipeline = StagePipeline(plan, schedule, given)
-    loss = 0.0
-    for _ in range(told.steps):
-        for one in pipeline.parameters():
-            one.grad = None
-        loss = pipeline.step({})
-    found = pipeline.gradients()
-    if dist.get_rank() == 0:
-        print(f"loss {loss:.8g}")
-        if told.outputs:
-            arrays: dict[str, Any] = {**found, "loss": np.asarray(loss)}
-            np.savez(told.outputs, **arrays)
-    dist.destroy_process_group()

@@ -18,13 +18,15 @@ import torch.distributed as dist
 from autoshard.engines.boxes import slices
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_stages import (
+    ALONE,
     ONCE,
-    ExportedStage,
+    PieceSpec,
     Place,
     SentBox,
-    StageInput,
-    StagesPlan,
-    StepOutput,
+    StageSpec,
+    StandaloneStages,
+    ValueSource,
+    joined_rows,
     rows_of,
 )
 from autoshard.engines.standalone_torch import on_host
@@ -35,33 +37,65 @@ _COMBINE: dict[str, Callable] = {"sum": torch.add, "max": torch.maximum, "min": 
 
 
 class StageGroup:
-    """The stages of this rank, and its blocks of parameters and states."""
+    """The stages of this rank, and its blocks of parameters and states.
 
-    def __init__(self, plan: StagesPlan) -> None:
-        self.plan, self.rank = plan, dist.get_rank()
+    Args:
+        device: where the rank computes, by torch's name.
+        wire: where lies what collectives inside of a stage send; what goes to other stages lies on the host.
+    """
+
+    def __init__(self, plan: StandaloneStages, device: str = "cpu", wire: str = "cpu") -> None:
+        self.plan, self.rank, self.device = plan, dist.get_rank(), torch.device(device)
         self.own = {stage.number: stage for stage in plan.stages if self.rank in stage.ranks}
         self.groups = {ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(s.ranks for s in plan.stages)}
         self.collectives: dict[int, TorchCollectives] = {}
         for stage in plan.stages:  # all ranks make all groups, in one order
             place = stage.ranks.index(self.rank) if stage.number in self.own else 0
-            made = TorchCollectives(stage.grid, place, members=stage.ranks)
+            made = TorchCollectives(stage.grid, place, device, wire, stage.ranks)
             made.prepare(stage.axes)
             self.collectives[stage.number] = made
         self.blocks: dict[tuple[int, BoundaryValue], torch.Tensor] = {}
         """By stage and form."""
 
-    def place(self, stage: ExportedStage, of: BoundaryValue, whole: np.ndarray) -> torch.Tensor:
+    def run(self, piece: PieceSpec, given: Sequence[torch.Tensor]) -> tuple:
+        """What a piece makes of this rank's blocks."""
+        with self.device:
+            return piece(TorchControl(), self.collectives[piece.stage], *given)
+
+    def place(self, stage: StageSpec, of: BoundaryValue, whole: np.ndarray) -> torch.Tensor:
         """This rank's block of a whole value."""
         block = of.pad(whole)[of.block(stage.grid, stage.ranks.index(self.rank))]
-        return torch.tensor(block).to(getattr(torch, of.dtype))
+        return torch.tensor(block).to(self.device, getattr(torch, of.dtype))
 
-    def whole(self, stage: ExportedStage, of: BoundaryValue, block: torch.Tensor) -> np.ndarray:
+    def rows(
+        self, stage: StageSpec, of: BoundaryValue, whole: np.ndarray, source: ValueSource, micro: int
+    ) -> torch.Tensor:
+        """This rank's block of a micro batch's rows of a whole value."""
+        return self.place(stage, of, rows_of(np.asarray(whole), source, micro, self.plan.micro_batches))
+
+    def whole(self, stage: StageSpec, of: BoundaryValue, block: torch.Tensor) -> np.ndarray:
         """The whole value; all ranks of the stage call it together."""
         own = torch.tensor(on_host(block, of)).contiguous()
         parts = [torch.empty_like(own) for _ in stage.ranks]
         dist.all_gather(parts, own, group=self.groups[stage.ranks])
         members = sorted(stage.ranks)
         return of.join(stage.grid, [parts[members.index(rank)].numpy() for rank in stage.ranks])
+
+
+def run_whole(piece: PieceSpec | None, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a piece outside of stages makes of whole arrays, by name; nothing, if there is none."""
+    if piece is None:
+        return {}
+    ends = [(one, np.asarray(arrays[source.of])) for one, source in piece.ends]
+    given = [torch.tensor(one.pad(array)).to(getattr(torch, one.dtype)) for one, array in ends]
+    made = piece(TorchControl(), TorchCollectives(ALONE, 0), *given)
+    return {piece.made[i]: on_host(x, of) for i, (of, x) in enumerate(zip(piece.outputs, made, strict=True))}
+
+
+def widened(block: torch.Tensor) -> torch.Tensor:
+    """Terms as they are added up: narrow floats in f32."""
+    narrow = block.dtype.is_floating_point and block.dtype.itemsize < torch.float32.itemsize
+    return block.to(torch.float32) if narrow else block
 
 
 class StageStep:
@@ -82,93 +116,78 @@ class StageStep:
         self.made: dict[tuple[Place, int], torch.Tensor] = {}
         self.sent: list[tuple[Any, torch.Tensor]] = []
 
-    def run(self, actions: Sequence[tuple[int, str, int]]) -> None:
+    def run(self) -> None:
         """Do all actions, then the update."""
-        own = self.group.own.values()
+        own = self.group.own
         for stage in own:
-            self._do((stage.number, ONCE), None)
-        for stage, kind, micro in actions:
-            self._do((stage, kind), micro)
+            self._do((stage, ONCE), None)
+        for place, micro in self.plan.actions(next(iter(own.values())).group):
+            self._do(place, micro)
         for number, route in enumerate(self.plan.routes):
-            if route.summed and route.source[0] in self.group.own:
+            if route.summed and route.source[0] in own:
                 self._set_out(number, self.total(route.source, route.output), None)
-        rounds = ((kind, stage.number) for stage in own for kind in stage.pieces if kind[0] == "U")
-        for kind, stage in sorted(rounds, key=lambda one: (int(one[0][1:]), one[1])):
-            self._do((stage, kind), None)
+        for piece in self.plan.rounds():
+            if piece.stage in own:
+                self._do(piece.place, None)
         for work, _ in self.sent:
             work.wait()
 
     def _do(self, place: Place, micro: int | None) -> None:
         """Run a piece on what has arrived."""
-        stage = self.group.own[place[0]]
-        piece = stage.pieces.get(place[1])
+        piece = self.plan.by_place.get(place)
         if piece is None:
             return
-        given = [self._input(stage, one, micro) for one in piece.inputs]
-        made = piece.run(TorchControl(), self.group.collectives[place[0]], *given)
-        for i, (of, block) in enumerate(zip(piece.outputs, made, strict=True)):
-            self._keep((place, i), of.reduction, of.is_rows, block, micro)
+        stage = self.group.own[place[0]]
+        made = self.group.run(piece, [self._input(stage, *end, micro) for end in piece.ends])
+        if micro is None:
+            self.made.update(((place, i), block) for i, block in enumerate(made))
+        for i, reduction in piece.sums.items():
+            self._add((place, i), reduction, widened(made[i]))
+        for i in piece.rows:
+            self.rows.setdefault((place, i), {})[micro or 0] = made[i]
         for number in self.plan.leaving[place]:
             route = self.plan.routes[number]
             if not route.summed:
                 self._set_out(number, made[route.output], micro)
         for number in self.plan.arriving[place]:
-            self._let_go((number, micro if self.plan.routes[number].is_repeated else None))
+            self._let_go(self.plan.key(number, micro))
 
-    def _keep(self, at: tuple[Place, int], reduction: str, is_rows: bool, block: Any, micro: int | None) -> None:
-        if micro is None:
-            self.made[at] = block
-        elif reduction:
-            self._add(at, reduction, block)
-        elif is_rows:
-            self.rows.setdefault(at, {})[micro] = block
-
-    def _add(self, at: tuple[Place, int], reduction: str, block: Any) -> None:
-        """Add a micro batch's terms, narrow floats in f32."""
-        narrow = block.dtype.is_floating_point and block.dtype.itemsize < torch.float32.itemsize
-        term = block.to(torch.float32) if narrow else block
+    def _add(self, at: tuple[Place, int], reduction: str, term: torch.Tensor) -> None:
         self.sums[at] = _COMBINE[reduction](self.sums[at], term) if at in self.sums else term
 
     def total(self, place: Place, output: int) -> torch.Tensor:
         """What all micro batches gave to an output, in its own type."""
-        of = self.group.own[place[0]].pieces[place[1]].outputs[output].value
+        of = self.plan.by_place[place].outputs[output]
         return self.sums[place, output].to(getattr(torch, of.dtype))
 
     # -- what goes in
 
-    def _input(self, stage: ExportedStage, of: StageInput, micro: int | None) -> torch.Tensor:
-        if of.route is not None:
-            key = of.route, micro if self.plan.routes[of.route].is_repeated else None
+    def _input(self, stage: StageSpec, of: BoundaryValue, source: ValueSource, micro: int | None) -> torch.Tensor:
+        if source.kind == "route":
+            key = self.plan.key(source.of, micro)
             if key not in self.held:
                 self._hold(key, self._received(key))
             return self.held[key]
-        if of.rows is not None:
-            name, part = of.rows
+        if source.kind == "rows":
             assert micro is not None
-            whole = self._array(stage, name)
-            return self.group.place(
-                stage, of.value, rows_of(whole, part, self.plan.micro_batches, micro, of.value.shape)
-            )
-        return self._block(stage, of.value)
-
-    def _block(self, stage: ExportedStage, of: BoundaryValue) -> torch.Tensor:
-        key = stage.number, of
-        if of.name not in self.arrays or of.name in self.fresh:  # of this step alone
-            return self.group.place(stage, of, self._array(stage, of.name))
+            return self.group.rows(stage, of, self._array(stage, source.of), source, micro)
+        name, key = source.of, (stage.number, of)
+        if name not in self.arrays or name in self.fresh:  # of this step alone
+            return self.group.place(stage, of, self._array(stage, name))
         if key not in self.group.blocks:
-            self.group.blocks[key] = self.group.place(stage, of, self.arrays[of.name])
+            self.group.blocks[key] = self.group.place(stage, of, self.arrays[name])
         return self.group.blocks[key]
 
-    def _array(self, stage: ExportedStage, name: str) -> np.ndarray:
+    def _array(self, stage: StageSpec, name: str) -> np.ndarray:
         """A whole value that was there before, that this stage made before, or whose rows micro batches made."""
         if name in self.arrays:
             return self.arrays[name]
-        if name in self.plan.late:
-            return self.joined(self.plan.late[name])
-        pairs = enumerate(stage.pieces[ONCE].outputs)
-        i, of = next((i, of.value) for i, of in pairs if of.value.name == name)
+        if name in self.plan.joined:
+            return self._joined(name)
+        piece = stage.pieces[ONCE]
+        i = next(i for i, made in piece.made.items() if made == name)
         self.fresh.add(name)
-        self.arrays[name] = self.group.whole(stage, of, self.made[(stage.number, ONCE), i])
+        self.arrays[name] = self.group.whole(stage, piece.outputs[i], self.made[piece.place, i])
         return self.arrays[name]
 
     # -- routes
@@ -185,22 +204,20 @@ class StageStep:
     def _set_out(self, number: int, block: torch.Tensor, micro: int | None) -> None:
         """Send the boxes of a value to those that lack them."""
         route = self.plan.routes[number]
-        if route.sent is None:
-            self._hold((number, micro if route.is_repeated else None), block)
+        if not route.moved:
+            self._hold(self.plan.key(number, micro), block)
             return
         for target, boxes in _by(route.sent, source=self.group.rank).items():
             if target == self.group.rank:
                 continue
-            self._send(target, torch.cat([block[slices(one.taken)].reshape(-1) for one in boxes]), number, 0, micro)
+            self._send(target, block, boxes, (number, 0, micro))
         if any(one.source == one.target == self.group.rank for one in route.sent):
-            self.made_here(number, micro, block)
+            self.held[-1 - number, micro] = block  # what this rank sends to itself, until it is received
 
-    def made_here(self, number: int, micro: int | None, block: torch.Tensor) -> None:
-        """Keep what this rank sends to itself until it is received."""
-        self.held[-1 - number, micro] = block
-
-    def _send(self, target: int, row: torch.Tensor, number: int, part: int, micro: int | None) -> None:
-        self.sent.append((dist.isend(row, target, tag=self._tag(number, part, micro)), row))
+    def _send(self, target: int, block: torch.Tensor, boxes: Sequence[SentBox], message: tuple) -> None:
+        """Send boxes of a block as one row, which lies on the host: of the backends gloo alone heeds tags."""
+        row = torch.cat([block[slices(one.taken)].reshape(-1) for one in boxes]).cpu()
+        self.sent.append((dist.isend(row, target, tag=self._tag(*message)), row))
 
     def _tag(self, number: int, part: int, micro: int | None) -> int:
         return (2 * number + part) * self.plan.micro_batches + (micro or 0)
@@ -209,12 +226,12 @@ class StageStep:
         """A rank's block of a route's value: what others send, then what those of the group pass on."""
         number, micro = key
         route = self.plan.routes[number]
-        block = torch.zeros(route.local, dtype=getattr(torch, route.dtype))
-        for part, boxes in enumerate((route.sent or (), route.passed_on)):
+        grid, kind = self.plan.stages[route.stage].grid, getattr(torch, route.value.dtype)
+        block = torch.zeros(route.value.local(grid), dtype=kind, device=self.group.device)
+        for part, boxes in enumerate((route.sent, route.passed_on)):
             if part == 1:
                 for target, own in _by(boxes, source=self.group.rank).items():
-                    row = torch.cat([block[slices(one.taken)].reshape(-1) for one in own])
-                    self._send(target, row, number, part, micro)
+                    self._send(target, block, own, (number, part, micro))
             for source, wanted in _by(boxes, target=self.group.rank).items():
                 self._place(block, source, wanted, (number, part, micro))
         return block
@@ -225,8 +242,9 @@ class StageStep:
             for one in boxes:
                 block[slices(one.placed)] = own[slices(one.taken)]
             return
-        row = block.new_empty(sum(_size(one) for one in boxes))
+        row = torch.empty(sum(_size(one) for one in boxes), dtype=block.dtype)
         dist.recv(row, source, tag=self._tag(*message))
+        row = row.to(block.device)
         start = 0
         for one in boxes:
             here = block[slices(one.placed)]
@@ -235,31 +253,29 @@ class StageStep:
 
     # -- what comes out
 
-    def joined(self, of: StepOutput) -> np.ndarray:
-        """A value of the step as its stage has it, whole; all ranks of the stage call it together."""
-        assert of.source is not None
-        stage, at = self.group.own[of.source[0]], (of.source, of.output)
-        out = stage.pieces[of.source[1]].outputs[of.output]
-        value = out.value
-        if of.rows is None:
-            block = self.made[at] if at in self.made else self.total(*at)
-            if out.partial:
-                block = self.group.collectives[stage.number].all_reduce(block, out.partial, out.terms)
-            return self.group.whole(stage, value, block)
-        shape = of.rows.apart(of.value.shape, self.plan.micro_batches)
-        whole = np.empty(shape, value.host_dtype)
-        for micro, block in sorted(self.rows[at].items()):
-            here = of.rows.at(micro)
-            whole[here] = self.group.whole(stage, value, block).reshape(whole[here].shape)
-        return whole.reshape(of.value.shape)
+    def _joined(self, name: str) -> np.ndarray:
+        """A value whose rows micro batches of its stage have made, whole; all ranks of the stage call it together."""
+        place, i = self.plan.makers[name]
+        stage, of = self.group.own[place[0]], self.plan.by_place[place].outputs[i]
+        parts = [self.group.whole(stage, of, block) for _, block in sorted(self.rows[place, i].items())]
+        return joined_rows(parts, *self.plan.joined[name])
 
-    def result(self, of: StepOutput) -> np.ndarray:
+    def _added(self, place: Place, i: int) -> np.ndarray:
+        """An output of a stage with the terms of all ranks, whole; all ranks of the stage call it together."""
+        stage, of = self.group.own[place[0]], self.plan.by_place[place].outputs[i]
+        block = self.made[place, i] if (place, i) in self.made else self.total(place, i)
+        if of.partial:
+            block = self.group.collectives[stage.number].all_reduce(block, of.partial, of.reduction)
+        return self.group.whole(stage, of, block)
+
+    def result(self, value: BoundaryValue, source: ValueSource) -> np.ndarray:
         """An output of the step, whole, on every rank; all ranks call it together."""
-        if of.source is None:
-            return self.arrays[of.given]
-        stage = self.plan.stages[of.source[0]]
-        value = stage.pieces[of.source[1]].outputs[of.output].value
-        found = self.joined(of) if of.source[0] in self.group.own else np.empty(of.value.shape, value.host_dtype)
+        if source.kind == "given":
+            return self.arrays[source.of]
+        place, i = (source.of[:2], source.of[2]) if source.kind == "sum" else self.plan.makers[source.of]
+        stage, found = self.plan.stages[place[0]], np.empty(value.shape, value.host_dtype)
+        if stage.number in self.group.own:
+            found = self._joined(source.of) if source.kind == "joined" else self._added(place, i)
         sent = torch.tensor(found)
         dist.broadcast(sent, stage.ranks[0])
         return sent.numpy()

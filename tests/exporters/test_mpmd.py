@@ -16,7 +16,7 @@ def partitioned(planned):
     from autoshard.pipeline.exports.stage_spec import StagesSpec
     from tests.exporters.mpmd_reader import Partitioned
 
-    plan = StagesSpec(planned).plan
+    plan = StagesSpec(planned).plan()
     return Partitioned(planned.export("mpmd"), [grid.axes for grid in plan.grids]), plan
 
 

@@ -8,18 +8,18 @@ stages.run({"x": x, "weight": w})  a step by the schedule: whole arrays in by na
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.code import CARRIED, CodeWriter, carried_text, imports_of, taken_by
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.stage_pieces import PieceSpec, StandaloneStages
 from autoshard.engines.text import Text, Writer
 from autoshard.engines.xla_engine import HOST_DEVICES
 from autoshard.partition.program import Program
-from autoshard.pipeline.exports.stage_spec import PROLOGUE, StagesSpec
+from autoshard.pipeline.exports.stage_spec import PROLOGUE, StagesSpec, named_spec
+from autoshard.pipeline.exports.stage_text import CodeName, function_name, text_of
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place
 from autoshard.util.errors import RuntimeSetupError
@@ -27,9 +27,8 @@ from autoshard.util.errors import RuntimeSetupError
 if TYPE_CHECKING:
     from autoshard.engines.standalone_jax_stages import Stages
 
-FILES = (*CARRIED["jax"][:-1], "stage_pieces", "standalone_jax_stages")
+FILES = (*CARRIED["jax"][:-1], "standalone_stages", "standalone_jax_stages")
 """The files that the module carries, each before those that need it."""
-_WORDS = {"P": "once", "F": "forward", "I": "input_gradient", "W": "weight_gradient", "D": "data"}
 
 
 def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> Stages:
@@ -62,20 +61,19 @@ def jax_stages(planned: PipelineData, devices: Sequence[Any] | None = None) -> S
             f"the stages of {planned.graph.name!r} are for {planned.devices} devices, but {len(given)} are given; on "
             f"CPUs XLA_FLAGS={HOST_DEVICES}={planned.devices} makes them"
         )
-    spec = StagesSpec(planned)
+    spec = named_spec(planned)
     _check(spec)
     functions = {place: _function(program, spec, place) for place, program in spec.programs.items()}
-    return Stages(spec.plan, functions, given)
+    return Stages(spec.plan(functions), given)
 
 
 def _function(program: Program, spec: StagesSpec, place: Place) -> Callable:
-    """A piece as a function of blocks, which JAX traces."""
-    from autoshard.engines.xla_collectives import XlaCollectives
+    """A piece as a function of what runs loops, what moves blocks, and blocks, which JAX traces."""
     from autoshard.engines.xla_kernels import XlaKernels
 
     text: Text = Writer(program, spec.cuts_of(place[0])).text()
     kernels = XlaKernels(text.grid, kernels_of("xla"))
-    return partial(text.step, kernels, XlaCollectives(text.grid), text.constants)
+    return lambda _, collectives, *blocks: text.step(kernels, collectives, text.constants, *blocks)
 
 
 def _check(spec: StagesSpec) -> None:
@@ -90,7 +88,7 @@ def jax_stages_code(planned: PipelineData, file: str = "stages.py") -> str:
         RuntimeSetupError, PlanError: as `jax_stages`.
     """
     need("jax", "stages as code of JAX")
-    spec = StagesSpec(planned)
+    spec = named_spec(planned)
     _check(spec)
     return "\n".join(_module(spec, file)) + "\n"
 
@@ -109,13 +107,12 @@ def _module(spec: StagesSpec, file: str) -> Iterator[str]:
         yield from ("", "", "# -- what follows from data alone", "", "", *bodies[PROLOGUE])
     yield from ("", "", "# -- operators", *(f"\n\n{text}" for _, text in last.functions.values()))
     yield from ("", "", "# -- what moves blocks between devices, and plays the schedule", *carried_text(FILES))
-    yield from ("", "", *_functions(spec), "", *_plan(spec.plan))
-    yield from ("", 'if __name__ == "__main__":', "    main(PLAN, functions_of(PLAN), __doc__)")
+    yield from ("", *_plan(spec), "", 'if __name__ == "__main__":', "    main(PLAN, __doc__)")
 
 
 def _writers(spec: StagesSpec) -> dict[Place, CodeWriter]:
     """Writers of all pieces, which share operators and tables."""
-    taken = {*taken_by(FILES), "PLAN", "functions_of", *map(_name, spec.programs)}
+    taken = {*taken_by(FILES), "PLAN", *map(_name, spec.programs), *_stage_names(spec)}
     found: dict[Place, CodeWriter] = {}
     before = None
     for place, program in spec.programs.items():
@@ -135,52 +132,17 @@ def _head(planned: PipelineData, file: str) -> str:
 
 
 def _name(place: Place) -> str:
-    stage, kind = place
-    word = _WORDS.get(kind) or f"update_{kind[1:]}"
-    return word if stage < 0 else f"stage{stage}_{word}"
+    return function_name(place) if place[0] < 0 else f"stage{place[0]}_{function_name(place)}"
 
 
-def _functions(spec: StagesSpec) -> Iterator[str]:
-    yield "def functions_of(plan: StandaloneStages) -> dict[Place, Callable]:"
-    yield '    """The pieces as functions of blocks."""'
-    yield "    k, grids = XlaControl(), plan.grids"
-    yield "    return {"
-    for place in spec.programs:
-        stage = place[0]
-        grid = f"grids[{spec.planned.schedule.ranks_of_stages[stage]}]" if stage >= 0 else 'Grid((("d", 1),), (0,))'
-        yield f"        {place!r}: partial({_name(place)}, k, XlaCollectives({grid})),"
-    yield from ("    }", "")
+def _stage_names(spec: StagesSpec) -> tuple[CodeName, ...]:
+    return tuple(CodeName(f"STAGE_{number}") for number in range(spec.planned.stages))
 
 
-def _plan(plan: StandaloneStages) -> Iterator[str]:
+def _plan(spec: StagesSpec) -> Iterator[str]:
     """The plan's values at the end of the module."""
-    yield "PLAN = StandaloneStages("
-    yield from _listed("grids", [f"Grid({one.axes!r}, {one.ranks!r})" for one in plan.grids])
-    yield from (f"    devices={plan.devices!r},", f"    groups={plan.groups!r},")
-    yield from _listed("orders", map(repr, plan.orders))
-    yield f"    micro_batches={plan.micro_batches},"
-    yield from _listed("inputs", map(repr, plan.inputs))
-    yield from _listed("outputs", map(repr, plan.outputs))
-    yield from _listed("results", map(str, plan.results))
-    yield f"    updates={dict(plan.updates)!r},"
-    yield from _listed("pieces", map(_piece_text, plan.pieces))
-    yield "    routes=("
-    for one in plan.routes:
-        before = f"{one.source!r}, {one.output}, {one.stage}, {one.value!r}"
-        yield f"        RouteSpec({before}, {one.reads}, {one.moved}, {one.summed}, {one.repeated}),"
-    yield from ("    ),", f"    joined={dict(plan.joined)!r},")
-    yield f"    prologue={_piece_text(plan.prologue) if plan.prologue is not None else None},"
-    yield ")"
-
-
-def _listed(name: str, items: Any) -> Iterator[str]:
-    yield from (f"    {name}=(", *(f"        {one}," for one in items), "    ),")
-
-
-def _piece_text(piece: PieceSpec) -> str:
-    pad = " " * 12
-    lines = [f"PieceSpec(\n{pad}{piece.stage}, {piece.kind!r},"]
-    for some in (map(repr, piece.inputs), map(str, piece.sources), map(repr, piece.outputs)):
-        lines.append(f"{pad}({''.join(f'{chr(10)}{pad}    {one},' for one in some)}\n{pad}),")
-    lines += [f"{pad}sums={dict(piece.sums)!r}, rows={dict(piece.rows)!r}, made={dict(piece.made)!r},"]
-    return "\n".join([*lines, f"{pad}donated={piece.donated!r},\n        )"])
+    plan = spec.plan({place: CodeName(_name(place)) for place in spec.programs})
+    names = _stage_names(spec)
+    yield from (f"{name} = {text_of(stage)}" for name, stage in zip(names, plan.stages, strict=True))
+    told: dict[str, Any] = {"stages": names}
+    yield f"PLAN = {text_of(replace(plan, **told))}"

@@ -21,14 +21,14 @@ from jaxlib.mlir import ir
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.stage_pieces import PieceSpec, Place, ValueSource, rows_of
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_jax_stages import COMBINED, sum_dtype
+from autoshard.engines.standalone_stages import ONCE, PieceSpec, Place, ValueSource, joined_rows, rows_of
 from autoshard.ir.graph import Value
 from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, mpmd_context, traced
 from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of
 from autoshard.pipeline.exports.one_device import one_device_program
-from autoshard.pipeline.exports.stage_spec import StagesSpec
+from autoshard.pipeline.exports.stage_spec import StagesSpec, named_spec
 from autoshard.pipeline.planned.data import PipelineData
 
 _HALVES = {"I": "split_keep_transferred", "W": "split_drop_transferred"}
@@ -48,7 +48,7 @@ def mpmd_module(planned: PipelineData) -> str:
     >>> text.count("mpmd.transfer"), text.count('origin=["stage1"], stage=1')
     (3, 3)
     """
-    writer = _StepWriter(StagesSpec(planned))
+    writer = _StepWriter(named_spec(planned))
     text = writer.text()
     with mpmd_context():
         module = ir.Module.parse(text)
@@ -63,7 +63,7 @@ def _type(shape: Sequence[int], dtype: np.dtype) -> str:
 
 class _StepWriter:
     def __init__(self, spec: StagesSpec) -> None:
-        self.spec, self.plan = spec, spec.plan
+        self.spec, self.plan = spec, spec.plan()
         self.main = MpmdText(spec.planned.graph.name, self.plan.grids)
         self.arrays: dict[str, MeshTensor] = {}
         self.rows: dict[tuple, list[MeshTensor]] = {}
@@ -88,7 +88,7 @@ class _StepWriter:
             self.arrays[one.name] = self._argument(value, one)
         self._prologue()
         for piece in self.plan.pieces:
-            if piece.kind == "P":
+            if piece.kind == ONCE:
                 self._do(piece, None)
         for piece, micro in self.plan.played():
             self._do(piece, micro)
@@ -145,17 +145,14 @@ class _StepWriter:
         for i, name in piece.rows.items():
             self.made_rows.setdefault(name, {})[micro or 0] = made[i], piece.outputs[i]
         self.arrays.update((name, made[i]) for i, name in piece.made.items())
-        for number, route in enumerate(self.plan.routes):
-            if route.source == place and not route.summed:
+        for number in self.plan.leaving[place]:
+            route = self.plan.routes[number]
+            if not route.summed:
                 self._send(number, made[route.output], micro)
 
     def _send(self, number: int, one: MeshTensor, micro: int | None) -> None:
         group = self.plan.groups[self.plan.routes[number].stage]
-        self.arrived[self._key(number, micro)] = self.main.sent(one, group)
-
-    def _key(self, number: int, micro: int | None) -> tuple[int, int | None]:
-        route = self.plan.routes[number]
-        return number, micro if route.repeated and not route.summed else None
+        self.arrived[self.plan.key(number, micro)] = self.main.sent(one, group)
 
     def _shardings(self, piece: PieceSpec) -> list[str]:
         grid = self.plan.grids[self.plan.groups[piece.stage] if piece.stage >= 0 else 0]
@@ -164,7 +161,7 @@ class _StepWriter:
     def _input(self, piece: PieceSpec, i: int, micro: int | None) -> MeshTensor:
         source, value, group = piece.sources[i], piece.inputs[i], self.plan.groups[piece.stage]
         if source.kind == "route":
-            return self.arrived[self._key(source.of, micro)]
+            return self.arrived[self.plan.key(source.of, micro)]
         if source.kind == "rows":
             assert micro is not None
             return self._rows_of(source, value, group)[micro]
@@ -198,8 +195,7 @@ class _StepWriter:
             dtype = self._example(name).dtype
 
             def function(*parts: Any) -> tuple:
-                dealt = [x.reshape(*x.shape[:dim], x.shape[dim] // inner, inner, *x.shape[dim + 1 :]) for x in parts]
-                return (jnp.stack(dealt, dim + 1).reshape(shape),)
+                return (joined_rows(parts, shape, dim, inner, jnp.stack),)
 
             examples = [jax.ShapeDtypeStruct(value.shape, dtype)] * len(rows)
             body = body_of(function, examples, self.main.symbol(group))

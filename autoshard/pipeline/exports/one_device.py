@@ -1,16 +1,19 @@
-"""The program of a graph on one device: what pieces compute of whole values."""
+"""What runs on one device, of whole values: parts of a step outside of its stages, and pieces as functions of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from autoshard.api import DEFAULT_SEARCH
-from autoshard.ir.graph import DATA, Graph
+from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
 from autoshard.search import find_mode
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import program_of
+from autoshard.transform.planned_graph import planned_graph
 from costmodel import preset
 
 
@@ -19,3 +22,24 @@ def one_device_program(graph: Graph) -> Program:
     graph = replace(graph, roles=(DATA,) * len(graph.inputs), updates={}, cotangents={})
     hardware = preset("cpu").for_ranks(1)
     return program_of(find_mode(DEFAULT_SEARCH)(Problem(graph, Mesh.flat(1), hardware)), hardware, ())[0]
+
+
+@dataclass(frozen=True, eq=False)
+class WholePart:
+    """A part of a step that is computed of whole values, by every rank or on one device."""
+
+    graph: Graph
+
+    @classmethod
+    def of(cls, name: str, nodes: Sequence[Node], outputs: Sequence[Value] = ()) -> WholePart | None:
+        """The part of these nodes, with all that they make or these outputs; None of no nodes."""
+        made = dict.fromkeys(value for node in nodes for value in node.results)
+        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
+        if not made:
+            return None
+        return cls(Graph(name, read, tuple(nodes), tuple(outputs or made), (DATA,) * len(read)))
+
+    @cached_property
+    def program(self) -> Program:
+        """It on one device."""
+        return one_device_program(planned_graph(self.graph, {})[0])

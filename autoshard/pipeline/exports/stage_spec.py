@@ -5,47 +5,57 @@ What a piece reads is named as `execute/group.py` finds it: on a route, as rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
+from typing import Any
 
 import numpy as np
 
 from autoshard.engines.code import boundary_value
 from autoshard.engines.groups import AxisPieces
-from autoshard.engines.stage_pieces import PieceSpec, RouteSpec, StandaloneStages, ValueSource
 from autoshard.engines.standalone import BoundaryValue
+from autoshard.engines.standalone_stages import PieceSpec, RouteSpec, StageSpec, StandaloneStages, ValueSource, Wire
 from autoshard.engines.text import refs_of
-from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.ir.graph import Value
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.partition.program import Program
-from autoshard.pipeline.exports.one_device import one_device_program
+from autoshard.partition.program import Program, Register
+from autoshard.pipeline.exports.one_device import WholePart
+from autoshard.pipeline.exports.stage_boxes import route_boxes
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
-from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.whole import runs_per_micro_batch
 from autoshard.transform.micro.forms import MicroRows
-from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError
 
 PROLOGUE: Place = (-1, "D")
 """What follows from data alone."""
+LOSS: Place = (-1, "L")
+"""The loss, of the sums over micro batches."""
 
 
 @dataclass(frozen=True, eq=False)
 class StagesSpec:
-    """What exported code of a plan in stages says."""
+    """What exported code of a plan in stages says.
+
+    Attributes:
+        has_boxes: whether it says what each rank sends to which.
+        gradients: values of micro batches that are added to gradients of parameters, whose names these are.
+        wires: by number how routes go from rank to rank where each rank sends to the one of the same place.
+        terms: which outputs of the last stage's forward pass `loss` makes the loss of.
+    """
 
     planned: PipelineData
+    has_boxes: bool = False
+    gradients: Mapping[Value, str] = field(default_factory=dict)
+    wires: Mapping[int, Wire] = field(default_factory=dict)
+    terms: tuple[int, ...] = ()
+    loss: WholePart | None = None
 
     @cached_property
     def cuts(self) -> tuple[AxisPieces, ...]:
-        """The pieces of the axes of each group's mesh, of which all its programs speak.
-
-        Raises:
-            PlanError: there are none, for which JAX's shardings have no names.
-        """
+        """The pieces of the axes of each group's mesh, of which all its programs speak."""
         refs: list[set[AxisRef]] = [set() for _ in self.planned.groups]
         listed = [False] * len(refs)
         for (stage, _), ready in self.planned.programs.pieces.items():
@@ -54,43 +64,33 @@ class StagesSpec:
             refs[group] |= own
             listed[group] |= is_listed
         groups = zip(self.planned.groups, refs, listed, strict=True)
-        found = tuple(AxisPieces(group.mesh, own, is_listed) for group, own, is_listed in groups)
-        for group, one in zip(self.planned.groups, found, strict=True):
-            if not one.is_named:
-                raise PlanError(
-                    f"{self.planned.graph.name!r} cuts an axis of the mesh '{group.mesh}' of a group in ways that have "
-                    "no common pieces, or has lists of ranks: JAX's shardings have no names for those"
-                )
-        return found
+        return tuple(AxisPieces(group.mesh, own, is_listed) for group, own, is_listed in groups)
 
     def cuts_of(self, stage: int) -> AxisPieces:
-        """Those of the mesh of a stage; of the prologue's one device."""
-        if stage == PROLOGUE[0]:
+        """Those of the mesh of a stage; of the one device of what runs outside of stages."""
+        if stage < 0:
             return AxisPieces(Mesh.flat(1), (), False)
         return self.cuts[self.planned.schedule.ranks_of_stages[stage]]
 
     @cached_property
-    def programs(self) -> dict[Place, Program]:
-        """The programs of all pieces, and of the prologue, if there is one."""
-        found = {} if self._prologue is None else {PROLOGUE: self._prologue[1]}
-        return found | {place: ready.program for place, ready in self.planned.programs.pieces.items()}
+    def parts(self) -> dict[Place, WholePart]:
+        """What runs outside of stages."""
+        data = WholePart.of(f"{self.planned.graph.name}.data", self.planned.whole.from_data)
+        found = {PROLOGUE: data, LOSS: self.loss}
+        return {place: part for place, part in found.items() if part is not None}
 
     @cached_property
-    def _prologue(self) -> tuple[Graph, Program] | None:
-        nodes = self.planned.whole.from_data
-        made = tuple(value for node in nodes for value in node.results)
-        if not made:
-            return None
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
-        graph = Graph(f"{self.planned.graph.name}.data", read, nodes, made, (DATA,) * len(read))
-        graph, _ = planned_graph(graph, {})
-        return graph, one_device_program(graph)
+    def programs(self) -> dict[Place, Program]:
+        """The programs of all pieces, first of those outside of stages."""
+        found = {place: part.program for place, part in self.parts.items()}
+        return found | {place: ready.program for place, ready in self.planned.programs.pieces.items()}
 
     # -- names
 
     @cached_property
     def names(self) -> dict[Value, str]:
-        """The names of what is there whole: inputs of the step, what follows from data, what is made once, rows."""
+        """The names of what is there whole: inputs of the step, what follows from data, what is made once, rows; and of
+        a micro batch's rows, and terms of the loss."""
         whole, body = self.planned.whole, self.planned.whole.pipeline.step.body
         values = dict.fromkeys(self.planned.graph.inputs)
         values.update(dict.fromkeys(value for node in whole.from_data for value in node.results))
@@ -98,6 +98,9 @@ class StagesSpec:
             if not runs_per_micro_batch(kind):
                 values.update(dict.fromkeys(ready.outputs))
         values.update(dict.fromkeys(value for value, (_, form) in body.outputs.items() if isinstance(form, MicroRows)))
+        values.update(dict.fromkeys(body.slices))
+        values.update(dict.fromkeys(value for part in self.parts.values() for value in part.graph.inputs))
+        values.update(dict.fromkeys(value for part in self.parts.values() for value in part.graph.outputs))
         return dict(zip(values, numbered([value.name for value in values]), strict=True))
 
     @cached_property
@@ -108,33 +111,41 @@ class StagesSpec:
 
     # -- the plan
 
-    @property
-    def plan(self) -> StandaloneStages:
-        """All of it."""
-        planned, schedule = self.planned, self.planned.schedule
-        graph = planned.graph
+    def plan(self, functions: Mapping[Place, Any] | None = None) -> StandaloneStages:
+        """All of it.
+
+        Args:
+            functions: what each piece runs.
+        """
+        planned, graph, run = self.planned, self.planned.graph, functions or {}
         outputs = numbered([value.name for value in graph.outputs])
+        parts = {place: self._part(place, part, run.get(place)) for place, part in self.parts.items()}
         return StandaloneStages(
-            grids=tuple(one.grid for one in self.cuts),
-            devices=tuple(group.ranks for group in planned.groups),
-            groups=schedule.ranks_of_stages,
-            orders=tuple(_order(schedule, group) for group in range(schedule.ranks)),
-            micro_batches=schedule.micro_batches,
+            stages=tuple(self._stage(number, run) for number in range(planned.stages)),
+            routes=tuple(map(self._route, planned.programs.routes)),
+            micro_batches=planned.schedule.micro_batches,
             inputs=tuple(_whole(value, self.names[value]) for value in graph.inputs),
             outputs=tuple(_whole(value, name) for value, name in zip(graph.outputs, outputs, strict=True)),
             results=tuple(map(self._result, planned.whole.outputs)),
             updates=dict(graph.updates),
-            pieces=tuple(map(self._piece, planned.programs.pieces.values())),
-            routes=tuple(map(self._route, planned.programs.routes)),
             joined=dict(self._joined()),
-            prologue=self._data_piece(),
+            orders=tuple(" ".join(str(one) for one in order if one.computes) for order in planned.schedule.orders),
+            prologue=parts.get(PROLOGUE),
+            terms=self.terms,
+            loss=parts.get(LOSS),
         )
 
-    def _boundary(self, program: Program, stage: int, is_input: bool) -> tuple[BoundaryValue, ...]:
-        registers, cuts = program.inputs if is_input else program.outputs, self.cuts_of(stage)
-        return tuple(boundary_value(one.name, one, cuts) for one in registers)
+    def _stage(self, number: int, run: Mapping[Place, Any]) -> StageSpec:
+        group = self.planned.schedule.ranks_of_stages[number]
+        ready = (self.planned.programs.pieces[number, kind] for kind in self.planned.whole.stages[number])
+        pieces = {one.piece.kind: self._piece(one, run.get(one.place)) for one in ready}
+        return StageSpec(number, group, self.planned.groups[group].ranks, self.cuts[group].grid, pieces)
 
-    def _piece(self, ready: Ready) -> PieceSpec:
+    def _ends(self, values: Sequence[Value], registers: Sequence[Register], stage: int) -> tuple[BoundaryValue, ...]:
+        pairs, cuts = zip(values, registers, strict=True), self.cuts_of(stage)
+        return tuple(boundary_value(self.names.get(value, one.name), one, cuts) for value, one in pairs)
+
+    def _piece(self, ready: Ready, run: Any) -> PieceSpec:
         stage, kind = ready.place
         body = self.planned.whole.pipeline.step.body
         carried = {one for one, _ in body.outputs.values()}
@@ -144,15 +155,24 @@ class StagesSpec:
         return PieceSpec(
             stage,
             kind,
-            self._boundary(ready.program, stage, True),
+            run,
+            self._ends(ready.inputs, ready.program.inputs, stage),
             tuple(self._source(ready, value) for value in ready.inputs),
-            self._boundary(ready.program, stage, False),
+            self._ends(ready.outputs, ready.program.outputs, stage),
             sums=summed,
             rows={} if once else {i: self.names[self._rows[v]] for v, i in first.items() if v in self._rows},
             # The last of several layouts is the one that is no part of a sum.
             made={i: self.names[value] for value, i in dict((v, i) for i, v in pairs).items()} if once else {},
+            gradients={i: self.gradients[value] for i, value in pairs if value in self.gradients},
             donated=tuple(sorted(self._donated(ready))),
         )
+
+    def _part(self, place: Place, part: WholePart, run: Any) -> PieceSpec:
+        graph, program = part.graph, part.program
+        ends = self._ends(graph.inputs, program.inputs, -1), self._ends(graph.outputs, program.outputs, -1)
+        sources = tuple(ValueSource("given", self.names[value]) for value in graph.inputs)
+        made = {i: self.names[value] for i, value in enumerate(graph.outputs)}
+        return PieceSpec(*place, run, ends[0], sources, ends[1], made=made)
 
     def _source(self, ready: Ready, value: Value) -> ValueSource:
         route = self.planned.programs.arriving[ready.place].get(value)
@@ -177,13 +197,13 @@ class StagesSpec:
                 yield into
 
     def _route(self, route: Route) -> RouteSpec:
-        repeated = runs_per_micro_batch(route.source[1])
-        once, parts = not route.is_repeated, self.planned.schedule.micro_batches
-        reads = sum(parts if once and runs_per_micro_batch(kind) else 1 for _, kind in route.readers)
         reader = self.planned.programs.pieces[route.readers[0]]
         register = reader.program.inputs[reader.inputs.index(route.value)]
-        value = boundary_value(route.value.name, register, self.cuts_of(route.stage))
-        return RouteSpec(route.source, route.output, route.stage, value, reads, not route.stays, route.summed, repeated)
+        (value,) = self._ends((route.value,), (register,), route.stage)
+        kinds = tuple(kind for _, kind in route.readers)
+        boxes = route_boxes(route) if self.has_boxes else ((), ())
+        moved, wire = not route.stays, self.wires.get(route.number)
+        return RouteSpec(route.source, route.output, route.stage, kinds, value, moved, route.summed, *boxes, wire)
 
     def _result(self, value: Value) -> ValueSource:
         planned, body = self.planned, self.planned.whole.pipeline.step.body
@@ -201,18 +221,21 @@ class StagesSpec:
             if isinstance(form, MicroRows):
                 yield self.names[value], (value.type.shape, form.dim, form.inner)
 
-    def _data_piece(self) -> PieceSpec | None:
-        if self._prologue is None:
-            return None
-        graph, program = self._prologue
-        ins, outs = self._boundary(program, PROLOGUE[0], True), self._boundary(program, PROLOGUE[0], False)
-        sources = tuple(ValueSource("given", self.names[value]) for value in graph.inputs)
-        made = {i: self.names[value] for i, value in enumerate(graph.outputs)}
-        return PieceSpec(*PROLOGUE, ins, sources, outs, made=made)
 
+def named_spec(planned: PipelineData) -> StagesSpec:
+    """What code of JAX says of a plan in stages.
 
-def _order(schedule: Schedule, group: int) -> str:
-    return " ".join(str(action) for action in schedule.orders[group] if action.computes)
+    Raises:
+        PlanError: layouts cut axes so that there are no common pieces, for which JAX's shardings have no names.
+    """
+    spec = StagesSpec(planned)
+    for group, one in zip(planned.groups, spec.cuts, strict=True):
+        if not one.is_named:
+            raise PlanError(
+                f"{planned.graph.name!r} cuts an axis of the mesh '{group.mesh}' of a group in ways that have "
+                "no common pieces, or has lists of ranks: JAX's shardings have no names for those"
+            )
+    return spec
 
 
 def _whole(value: Value, name: str) -> BoundaryValue:

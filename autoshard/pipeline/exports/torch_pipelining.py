@@ -13,8 +13,11 @@ from pathlib import Path
 from autoshard.engines.extras import need
 from autoshard.engines.standalone_stages import SentBox, Wire
 from autoshard.ir.graph import DATA, PARAMETER, Value
-from autoshard.pipeline.exports.module_text import RUNTIME, WholePart
-from autoshard.pipeline.exports.torch_stages import StageFolder, sent_boxes
+from autoshard.pipeline.exports.module_text import RUNTIME
+from autoshard.pipeline.exports.one_device import WholePart
+from autoshard.pipeline.exports.stage_boxes import sent_boxes
+from autoshard.pipeline.exports.stage_spec import StagesSpec
+from autoshard.pipeline.exports.torch_stages import StageFolder
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Ready, Route
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT
@@ -25,7 +28,7 @@ from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.transform.micro.forms import MicroPartial
 from autoshard.util.errors import PlanError
 
-PIPELINING = (*RUNTIME, "standalone_stages_modules")
+PIPELINING = (*RUNTIME, "standalone_stages_modules", "standalone_stages_pipeline")
 
 
 def save_torch_pipelining(planned: PipelineData, folder: str | Path) -> list[Path]:
@@ -41,8 +44,8 @@ def save_torch_pipelining(planned: PipelineData, folder: str | Path) -> list[Pat
     if reason is not None:
         raise PlanError(f"torch.distributed.pipelining does not run this plan: {reason}; take --to torch-stages")
     terms, loss = _loss(planned)
-    folder_of = StageFolder(planned, "main_pipelining", PIPELINING, _gradients(planned), _wires(planned), terms, loss)
-    return folder_of.write(folder)
+    spec = StagesSpec(planned, True, _gradients(planned), _wires(planned), terms, loss)
+    return StageFolder(spec, "main_pipelining", PIPELINING).write(folder)
 
 
 def _gradients(planned: PipelineData) -> dict[Value, str]:
@@ -81,7 +84,7 @@ def _loss(planned: PipelineData) -> tuple[tuple[int, ...], WholePart | None]:
     terms = [value for value in part.graph.inputs if value not in there] if part is not None else []
     if part is None or any(value.type.shape or value not in ready.outputs for value in terms):
         return (), None
-    return tuple(map(ready.outputs.index, terms)), replace(part, says="the loss, of the sums over micro batches")
+    return tuple(map(ready.outputs.index, terms)), part
 
 
 def _reasons(planned: PipelineData) -> Iterator[str]:
