@@ -22,7 +22,8 @@ from tests.engines.pretended import pretended
 def made(folder: Path, device: str, wire: str, given: dict[str, np.ndarray]) -> dict[str, Any]:
     """What the exported code makes where its own choice of a device is this one."""
     code = runpy.run_path(str(folder / "train.py"))
-    runtime, plan, schedule = sys.modules["stages_runtime"], code["PLAN"], folder / "schedule.csv"
+    runtime: Any = sys.modules["stages_runtime"]
+    plan, schedule = code["PLAN"], folder / "schedule.csv"
     runtime.start = lambda *_: (device, wire)
     check_devices(runtime)
     if "main_stages" in code:
@@ -47,9 +48,13 @@ def check_devices(runtime: Any) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     sys.path.insert(0, str(folder))
-    with pretended() as device:
+    # Backward passes stay in this thread, which pretends the device.
+    with pretended() as device, torch.autograd.set_multithreading_enabled(False):
         backend: Any = torch.get_device_module(device)
-        backend.get_rng_state, backend.set_rng_state = lambda _: torch.get_rng_state(), lambda state, _: torch.set_rng_state(state)
+        backend.get_rng_state, backend.set_rng_state = (
+            lambda _: torch.get_rng_state(),
+            lambda state, _: torch.set_rng_state(state),
+        )
         dist.init_process_group("cpu:gloo,pretended:gloo")
         found = made(folder, device, "cpu" if sys.argv[4:] else device, dict(np.load(sys.argv[2])))
         if dist.get_rank() == 0:

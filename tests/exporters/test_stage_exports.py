@@ -52,16 +52,26 @@ def odd_step():
     return train_step(lambda x, y: loss(net(x), y), optimizer, X, LABELS), (X, LABELS)
 
 
-def run_alone(folder, ranks, arrays, *more):
-    """What the exported `train.py` writes, run where autoshard cannot be imported."""
+def run_on_ranks(folder, ranks, arrays, script, *more, paths=""):
+    """What a script writes that torchrun starts in the folder."""
     np.savez(folder / "in.npz", **arrays)
-    (folder / "autoshard.py").write_text("raise ImportError('exported code imports autoshard')\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-    command += ["train.py", "in.npz", "out.npz", *more]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=env, timeout=240)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True, env=env, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return np.load(folder / "out.npz")
+
+
+def run_alone(folder, ranks, arrays, *more):
+    """What the exported `train.py` writes, run where autoshard cannot be imported."""
+    (folder / "autoshard.py").write_text("raise ImportError('exported code imports autoshard')\n")
+    return run_on_ranks(folder, ranks, arrays, "train.py", "in.npz", "out.npz", *more)
+
+
+def run_on_device(folder, ranks, arrays, *wire):
+    """What the exported code makes on a device that is pretended, which sends as gloo or through copies on the host."""
+    script = str(Path(__file__).with_name("stage_ranks.py"))
+    return run_on_ranks(folder, ranks, arrays, script, ".", "in.npz", "out.npz", *wire, paths=os.pathsep.join(sys.path))
 
 
 def given_of(step, data):
@@ -86,6 +96,10 @@ def test_exported_stages_train_alone_as_the_step_in_one_piece_does(make, setting
     assert str(tmp_path / "stage_0.py") in files and str(tmp_path / "schedule.csv") in files
     arrays, named = given_of(step, data)
     found = run_alone(tmp_path, planned.devices, named, "--steps", "2")
+    assert_two_steps(step, arrays, found)
+
+
+def assert_two_steps(step, arrays, found):
     outputs = evaluate(step.graph, arrays)
     for i, into in step.graph.updates.items():
         arrays[into] = outputs[i]
@@ -108,7 +122,10 @@ def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, set
     planned = plan_pipeline(step, **settings)
     planned.export("torch-pipelining", tmp_path)
     arrays, named = given_of(step, data)
-    found = run_alone(tmp_path, planned.devices, named)
+    assert_gradients(step, arrays, run_alone(tmp_path, planned.devices, named))
+
+
+def assert_gradients(step, arrays, found):
     gradients = {of.name: grad for grad, of in step.graph.cotangents.items() if of.name in found.files}
     own = {one.name for one in step.graph.inputs if step.graph.role_of[one] == PARAMETER}
     assert set(gradients) == own
@@ -117,6 +134,24 @@ def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, set
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-12)
     for name, gradient in zip(gradients, wanted, strict=True):
         np.testing.assert_allclose(found[name], gradient, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("to", "make", "wire", "check"),
+    [
+        ("torch-stages", tied_step, (), assert_two_steps),
+        ("torch-stages", odd_step, ("cpu",), assert_two_steps),
+        ("torch-pipelining", chain_step, (), assert_gradients),
+    ],
+)
+def test_stages_compute_on_a_device(to, make, wire, check, tmp_path):
+    step, data = make()
+    planned = plan_pipeline(step, mesh="pp=2,dp=2", micro_batches=3, schedule="zbv")
+    planned.export(to, tmp_path)
+    arrays, named = given_of(step, data)
+    check(step, arrays, run_on_device(tmp_path, planned.devices, named, *wire))
 
 
 @pytest.mark.torch

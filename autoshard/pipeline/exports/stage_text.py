@@ -63,7 +63,7 @@ def _parts(value: Any) -> Parts | None:
     if is_dataclass(value) and not isinstance(value, BoundaryValue | type):
         told = ((of, getattr(value, of.name)) for of in fields(value))
         return f"{type(value).__name__}(", [(f"{of.name}=", one) for of, one in told if not _is_default(of, one)], ")"
-    if type(value) is tuple and value:
+    if isinstance(value, tuple) and not hasattr(value, "_fields") and value:
         return "(", [("", one) for one in value], ",)" if len(value) == 1 else ")"
     return None
 
