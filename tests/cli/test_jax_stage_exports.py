@@ -33,7 +33,7 @@ def test_a_module_of_functions(target, cli, tmp_path):
     code, out, err = cli("export", target, *STAGES, "--to", "jax-stages", "-o", str(tmp_path / "stages.py"))
     assert code == 0 and "stages.py" in out, err
     names = [one.name for one in ast.parse((tmp_path / "stages.py").read_text()).body if hasattr(one, "name")]
-    assert {"stage0_forward", "stage1_input_gradient", "stage1_update_0", "functions_of"} <= {*names}
+    assert {"stage0_forward", "stage1_input_gradient", "stage1_update_0", "Stages"} <= {*names}
 
 
 def test_a_module_of_mpmd(target, cli):
