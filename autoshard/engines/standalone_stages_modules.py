@@ -17,7 +17,7 @@ import torch.distributed as dist
 from autoshard.engines.boxes import slices
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_stages import ONCE, PieceSpec, SentBox, StageSpec, StandaloneStages, ValueSource
-from autoshard.engines.standalone_stages_torch import StageGroup, run_whole, widened
+from autoshard.engines.standalone_stages_group import StageGroup, run_whole, widened
 
 
 class StageModule(torch.nn.Module):

@@ -17,8 +17,8 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of
 from autoshard.engines.standalone_stages import StageSpec, StandaloneStages, ValueSource
+from autoshard.engines.standalone_stages_group import StageGroup, run_whole
 from autoshard.engines.standalone_stages_modules import StageModule, gradients_of
-from autoshard.engines.standalone_stages_torch import StageGroup, run_whole
 from autoshard.engines.standalone_torch import start
 
 

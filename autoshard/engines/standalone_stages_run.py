@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from autoshard.engines.standalone import arguments_of, arrays_of, finished
 from autoshard.engines.standalone_stages import StandaloneStages, ValueSource, orders_of
-from autoshard.engines.standalone_stages_torch import StageGroup, StageStep, run_whole
+from autoshard.engines.standalone_stages_group import StageGroup, run_whole
+from autoshard.engines.standalone_stages_torch import StageStep
 from autoshard.engines.standalone_torch import start
 
 

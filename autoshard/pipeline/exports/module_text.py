@@ -13,7 +13,10 @@ from autoshard.engines.kernels import kernels_of
 from autoshard.partition.program import Program
 from autoshard.pipeline.exports.stage_text import text_of
 
-RUNTIME = (*CARRIED["torch"], "standalone_stages", "standalone_stages_torch", "standalone_stages_run")
+RUNTIME = (
+    *CARRIED["torch"],
+    *(f"standalone_stages{part}" for part in ("", "_group", "_torch", "_run")),
+)
 """The files that `stages_runtime.py` carries, each before those that need it."""
 _OF_RUNTIME = "BoundaryValue", "Grid", "PieceSpec", "StageSpec", "ValueSource", "aten", "constant"
 
