@@ -55,9 +55,8 @@ class StageModule(torch.nn.Module):
             data: rows of a micro batch by name, as `StagePipeline.batch` makes them.
         """
         run = MicroBatchRun(self, activations if self.stage.number else (), data)
-        token = torch.zeros(
-            (), requires_grad=True, device=self.group.device
-        )  # so that the first stage has a backward pass, too
+        # So that the first stage has a backward pass, too.
+        token = torch.zeros((), requires_grad=True, device=self.group.device)
         made = _PassesOfStage.apply(run, token, *activations)
         return made[0] if len(made) == 1 else made
 
@@ -120,8 +119,13 @@ class MicroBatchRun:
         self.module, self.plan, self.data = module, module.plan, data
         self.number = module.stage.number
         self.held = dict(module.once_made())
+        self.passing: dict[int, torch.Tensor] = {}
+        """What goes through the stage, on its way to a later one."""
         for number, block in zip(sent_on(self.plan, self.number - 1), activations, strict=True):
-            self._arrive(number, block)
+            if self.plan.routes[number].stage == self.number:
+                self._arrive(number, block)
+            else:
+                self.passing[number] = block.detach()
 
     def _arrive(self, number: int, block: torch.Tensor) -> None:
         route = self.plan.routes[number]
@@ -132,7 +136,7 @@ class MicroBatchRun:
     def _leave(self, number: int, made: Sequence[torch.Tensor]) -> torch.Tensor:
         route = self.plan.routes[number]
         assert route.wire is not None
-        return self._exchanged(made[route.output], route.wire.before, route.wire.local)
+        return self._exchanged(made[route.output], route.wire.before, route.wire.local).contiguous()
 
     def _exchanged(self, block: torch.Tensor, boxes: Sequence[SentBox] | None, shape: tuple[int, ...]) -> torch.Tensor:
         """A block made of boxes of those of the stage's ranks; all of them call it together."""
@@ -159,21 +163,28 @@ class MicroBatchRun:
         if self.number + 1 == len(self.plan.stages):
             # A row, so that torch joins those of all micro batches.
             return (torch.stack([made[i].to(torch.float64) for i in self.plan.terms]).reshape(1, -1),)
-        return tuple(self._leave(number, made) for number in sent_on(self.plan, self.number))
+        ways = sent_on(self.plan, self.number)
+        return tuple(self.passing.pop(one) if one in self.passing else self._leave(one, made) for one in ways)
 
     def input_gradients(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """What goes back, each at the place of what came."""
-        for number, one in zip(sent_back(self.plan, self.number), gradients, strict=False):
-            if number is not None:
-                self._arrive(number, one)
+        places = {one.wire.place: number for number, one in enumerate(self.plan.routes) if one.wire is not None}
+        coming = dict(zip(sent_on(self.plan, self.number), gradients, strict=False))
+        for number, one in coming.items():
+            back = places.get(number)
+            if back is not None and self.plan.routes[back].stage == self.number:
+                self._arrive(back, one)
         made = self._run("I")
         self.module.waiting.append(self)
-        came, back = sent_on(self.plan, self.number - 1), sent_back(self.plan, self.number - 1)
-        return [self._returned(*pair, made) for pair in zip(came, back, strict=True)]
+        came = sent_on(self.plan, self.number - 1)
+        return [self._returned(one, places.get(one), coming, made) for one in came]
 
-    def _returned(self, came: int, back: int | None, made: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        if back is not None:
-            return self._leave(back, made)
+    def _returned(
+        self, came: int, back: int | None, coming: Mapping[int, torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> torch.Tensor | None:
+        """What goes back at a place: a gradient of this stage, one of a later stage for an earlier one, or zeros."""
+        if back is not None and self.plan.routes[back].stage < self.number:
+            return coming[came] if came in coming else self._leave(back, made)
         route = self.plan.routes[came]
         kind, wire = getattr(torch, route.value.dtype), route.wire
         assert wire is not None
@@ -204,21 +215,17 @@ class MicroBatchRun:
 
 
 def sent_on(plan: StandaloneStages, stage: int) -> list[int]:
-    """The routes by which the forward pass of a stage gives to the next, in order."""
-    return [number for number in plan.leaving.get((stage, "F"), ()) if plan.routes[number].stage == stage + 1]
-
-
-def sent_back(plan: StandaloneStages, stage: int) -> list[int | None]:
-    """For each of `sent_on` the route by which a gradient comes back in its place, if one does."""
-    places = {one.wire.place: number for number, one in enumerate(plan.routes) if one.wire is not None}
-    return [places.get(number) for number in sent_on(plan, stage)]
+    """The routes by which forward passes give from a stage to the next, in order: what it makes, and what goes to a
+    later stage on its way."""
+    pairs = enumerate(plan.routes)
+    return [number for number, one in pairs if one.source[1] == "F" and one.source[0] <= stage < one.stage]
 
 
 class _PassesOfStage(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: MicroBatchRun, token: torch.Tensor, *activations: torch.Tensor) -> Any:  # noqa: ARG004
         ctx.run, ctx.count = run, len(activations)
-        made = run.forward()
+        made = tuple(one.detach() for one in run.forward())  # one that goes two ways has two gradients
         ctx.mark_non_differentiable(*[one for one in made if not one.dtype.is_floating_point])
         return made
 

@@ -18,7 +18,7 @@ from autoshard.exporters.mindspore import from_checkpoint, parse_lines
 from autoshard.ir.graph import PARAMETER
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.exports.torch_pipelining import PIPELINING
-from autoshard.trace import evaluate, set_seed
+from autoshard.trace import Cell, CellList, evaluate, set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
 from tests.pipeline.test_planned_pipelines import Tied, X, Y
@@ -38,6 +38,29 @@ def chain_step():
     net = nn.SequentialCell(*[one for _ in range(4) for one in (nn.Dense(6, 6, dtype="f64"), nn.Tanh())])
     optimizer = nn.SGD(net.trainable_params(), 1.0)
     return train_step(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), optimizer, X, Y), (X, Y)
+
+
+class Skipping(Cell):
+    """Layers down and up: each up reads what the down beside it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = (CellList(nn.Dense(size, 6, dtype="f64") for _ in range(3)) for size in (6, 12))
+
+    def construct(self, x, y):
+        kept = []
+        for layer in self.down:
+            x = ops.tanh(layer(x))
+            kept.append(x)
+        for layer in self.up:
+            x = ops.tanh(layer(ops.concat(x, kept.pop(), axis=1)))
+        return ops.reduce_mean(ops.square(x - y))
+
+
+def skipping_step():
+    set_seed(3)
+    net = Skipping()
+    return train_step(net, nn.SGD(net.trainable_params(), 1.0), X, Y), (X, Y)
 
 
 def odd_step():
@@ -115,6 +138,8 @@ def assert_two_steps(step, arrays, found):
         (chain_step, {"mesh": "pp=2", "micro_batches": 4, "schedule": "zb_h1"}),
         (chain_step, {"mesh": "pp=2,dp=2", "micro_batches": 3, "schedule": "zbv"}),
         (odd_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "stages": {"{0..2}.*": 0, "{3..5}.*": 1}}),
+        (skipping_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "schedule": "zbv"}),
+        (skipping_step, {"mesh": "pp=4", "micro_batches": 4, "schedule": "zb_h1"}),
     ],
 )
 def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, settings, tmp_path):
@@ -158,7 +183,8 @@ def test_stages_compute_on_a_device(to, make, wire, check, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mesh": "pp=3"}, "grad.* goes from stage 2 to stage 0, not to the next"),
+        ({"mesh": "pp=3"}, "grad.* goes back to stage 0, which gives stage 2 nothing of its shape and type"),
+        ({"mesh": "pp=2"}, "parameter table is read by stage 0, 1, and no stage makes all of its gradient alone"),
         ({"pipeline": "tp=2/tp=1"}, "its groups have 1, 2 ranks"),
     ],
 )

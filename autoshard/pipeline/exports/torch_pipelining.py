@@ -1,7 +1,7 @@
 """`torch-pipelining`: the folder of `torch-stages` whose stages are modules that `torch.distributed.pipelining` runs.
 
-torch hands activations from each rank of a stage to the same rank of the next one, and gradients back: a plan that
-asks for more is refused, with what it asks for.
+torch hands activations from each rank of a stage to the same rank of the next one, and gradients back; what skips
+stages goes through those in between. A plan that asks for more is refused, with what it asks for.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _reasons(planned: PipelineData) -> Iterator[str]:
 
 def _routes_that_do_not_go(planned: PipelineData) -> Iterator[str]:
     for route in _crossing(planned):
-        source, target = route.source[0], route.stage
-        if (route.source[1], target - source) not in ((FORWARD, 1), (INPUT_GRADIENT, -1)):
-            yield f"{route.value.name} goes from stage {source} to stage {target}, not to the next"
+        (source, kind), target = route.source, route.stage
+        if kind != (FORWARD if source < target else INPUT_GRADIENT):
+            yield f"{route.value.name} goes from stage {source} to stage {target}, but is no activation or its gradient"
 
 
 def _crossing(planned: PipelineData) -> Iterator[Route]:
@@ -117,18 +117,22 @@ def _crossing(planned: PipelineData) -> Iterator[Route]:
 def _gradients_that_come_back_otherwise(planned: PipelineData) -> Iterator[str]:
     for one, place in _places(planned).items():
         if place is None:
-            yield f"{one.value.name} goes back to stage {one.stage}, which gives nothing of its shape and type"
+            reader = f"stage {one.source[0]}"
+            yield f"{one.value.name} goes back to stage {one.stage}, which gives {reader} nothing of its shape and type"
 
 
 def _places(planned: PipelineData) -> dict[Route, Route | None]:
-    """For each gradient that goes back the value in whose place it does: torch gives each value one gradient."""
-    found: dict[Route, Route | None] = {}
-    for one in _crossing(planned):
-        if one.source[1] == INPUT_GRADIENT:
+    """For each gradient that goes back the value in whose place it does: torch gives each value one gradient. It is one
+    that the stage makes to which the gradient goes, else one that goes through that stage."""
+    crossing = list(_crossing(planned))
+    found: dict[Route, Route | None] = {one: None for one in crossing if one.source[1] == INPUT_GRADIENT}
+    for is_through in (False, True):
+        for one in (one for one, place in found.items() if place is None):
             same = (
                 other
-                for other in _crossing(planned)
-                if other.source == (one.stage, FORWARD) and other.stage == one.source[0]
+                for other in crossing
+                if other.source[1] == FORWARD and other.stage == one.source[0]
+                if (other.source[0] < one.stage if is_through else other.source[0] == one.stage)
                 if other.value.type == one.value.type and other not in found.values()
             )
             found[one] = next(same, None)
