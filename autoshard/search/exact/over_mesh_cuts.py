@@ -96,10 +96,10 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts = MeshCuts(problem)
+    if not is_short(problem):
+        raise PlanError(f"mesh {problem.mesh} has several ways to be used")
+    mesh_cuts = MeshCuts(problem, short=True)
     if not mesh_cuts.is_whole:
-        if not affords_all_cuts(problem):
-            raise PlanError(f"mesh {problem.mesh} has several ways to be used")
         return plan_of_assignment(
             *solve_over_mesh_cuts(problem, SMALL_SECONDS, mesh_cuts=mesh_cuts, gap=GOOD, detours=PARTS)
         )
@@ -110,6 +110,11 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     if found is None:
         raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
     return plan_of_assignment(factor_graph, found)
+
+
+def is_short(problem: Problem) -> bool:
+    """Whether short searches have time for the problem's mesh: to use it whole, or in all ways that they know."""
+    return affords_all_cuts(problem) or MeshCuts(problem).is_whole
 
 
 def affords_all_cuts(problem: Problem) -> bool:

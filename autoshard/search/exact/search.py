@@ -100,7 +100,7 @@ class _ExactSearch:
         self.stats: dict[str, float] = {"turns": len(self.srmp.orbits), "branches": 0}
 
     def run(self) -> tuple[Solution | None, float]:
-        self.srmp.start(SWEEPS, self.end, ALIKE)
+        self.srmp.start(SWEEPS, self.end, ALIKE, self.enough)
         lower = self.srmp.tighten(SWEEPS, self.end, GAIN, self.enough)
         self.stats["message bound"] = lower
         so_far(bound=lower)
@@ -130,14 +130,12 @@ class _ExactSearch:
         """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
         if lower >= self.enough or (self.left < 0 and math.isfinite(self.value)):
             return lower
-        if self.gap:
-            self._find(lower, reduced)
         proved, done = self._widened(lower, reduced)
-        if done or self.gap or proved >= self.enough:
+        if done or proved >= self.enough:
             return proved
-        if math.isinf(self.value):
+        if self.gap or math.isinf(self.value):
             self._find(lower, reduced)
-        if proved >= self.enough or self.left < 0 or self.best is None:
+        if self.gap or proved >= self.enough or self.left < 0 or self.best is None:
             return proved
         return self._branched(proved, lower, reduced)
 

@@ -34,7 +34,7 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, affords_all_cuts, small_optimum
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -44,7 +44,7 @@ from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, sea
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
-from autoshard.search.modes.dynamic_programming import dynamic_programming
+from autoshard.search.modes.dynamic_programming import eliminated
 from autoshard.search.modes.factor import factor
 from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
@@ -128,15 +128,18 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
-    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
-    small = small and (affords_all_cuts(problem) or MeshCuts(problem).is_whole)
-    for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and is_short(problem)
+    for mode in (cut_in_rounds, *((_short_eliminations,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = mode(problem)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
+
+
+def _short_eliminations(problem: Problem) -> Plan:
+    """The plan of mode "dynamic_programming", but with the mesh used as the least sum was looked for."""
+    return eliminated(problem, MeshCuts(problem, short=True))
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
