@@ -22,7 +22,7 @@ MOST = 1000
 PAIRS = 20_000
 """The most pairs of layouts of a tensor, whichever dim is which: between all of them redistributions are planned."""
 SHORT_PAIRS = 60_000
-"""The same for a short search, together for all that a graph has of different operators; two parts are always few."""
+"""The same for a short search, of all different operators together. Two parts are always few."""
 FEW = 2
 """So many ways are all searched."""
 NEXT = 2
