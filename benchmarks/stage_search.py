@@ -142,8 +142,8 @@ def of_table(path: str) -> dict[tuple[str, FullStep], dict[str, tuple]]:
 
 def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
     """Print what is found for a step, and the published choices."""
+    from autoshard.pipeline.found_stages import layered_search
     from autoshard.pipeline.joint.layered import LayeredRequest
-    from autoshard.pipeline.planning import layered_search
     from autoshard.transform.layers import RepeatedLayers
     from autoshard.util.errors import MemoryLimitError
 

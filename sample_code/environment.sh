@@ -63,8 +63,8 @@ make_environment() { # [EXTRA]
   say "installing into ${venv#"$PWD"/} with $("$base" --version) (only this once, about a minute) ..."
   make_venv "$base" "$venv"
   rm -f "$stamp"
-  # Shown only where it fails: pip warns of much that does not matter.
-  if ! log=$("$venv/bin/python" -m pip install --quiet --editable "$ROOT${extra:+[$extra]}" 2>&1); then
+  # Shown only where it fails: pip warns of much that does not matter. What is imported is compiled then, not all files.
+  if ! log=$("$venv/bin/python" -m pip install --quiet --no-compile --editable "$ROOT${extra:+[$extra]}" 2>&1); then
     printf '%s\n' "$log" >&2
     fail "pip could not install autoshard into $venv; its messages are above"
   fi

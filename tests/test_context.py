@@ -38,11 +38,16 @@ def test_set_and_get_and_reset(tmp_path):
     assert communication.get_group_size() == 1
 
 
+SEMI = {"parallel_mode": "semi_auto_parallel"}
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
         ({"device_nums": 8}, "no field 'device_nums'; fields are parallel_mode, search_mode, device_num"),
-        ({"pipeline_stages": 2}, "MindSpore's 'pipeline_stages' is not honoured"),
+        ({"auto_pipeline": True}, "MindSpore's 'auto_pipeline' is not honoured"),
+        ({"pipeline_stages": 3, "device_num": 4, **SEMI}, "pipeline_stages is 3, which does not divide the 4 devices"),
+        ({"pipeline_config": {"pipeline_interleave": 1}}, "pipeline_interleave is 1; it can be True, False"),
         ({"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'; it can be 'stand_alone', 'data_parallel'"),
         (
             {"search_mode": "annealing"},

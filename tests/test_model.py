@@ -69,6 +69,16 @@ def assert_like_one_device(net, optimizer=momentum, dataset=None, loss=None, tol
     return losses
 
 
+def test_evaluation_takes_batches_of_several_sizes():
+    ash.set_auto_parallel_context(**MESH, **AUTO)
+    net = Net()
+    rows = [tuple(column[:size] for column in row) for row, size in zip(data(), (12, 6, 12), strict=True)]
+    loss = nn.SoftmaxCrossEntropyWithLogits(reduction="mean")
+    found = Model(net, loss).eval(rows)
+    ash.reset_auto_parallel_context()
+    assert found == pytest.approx(np.mean([float(loss(net(x), label)) for x, label in rows]), rel=1e-5)
+
+
 MESH = {"mesh": "dp=2 tp=3"}
 
 

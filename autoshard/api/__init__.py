@@ -43,6 +43,7 @@ from autoshard.search.registry import check_options
 from autoshard.search.ring_attention import with_rings
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.trace.function import Traced
+from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
@@ -73,6 +74,7 @@ def plan(
     options: Mapping[str, Any] = _NO_OPTIONS,
     passes: bool | Sequence[str] = True,
     micro_batches: int = 1,
+    statistics: str = BATCH,
 ) -> Planned:
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
@@ -100,6 +102,8 @@ def plan(
             autoshard.optimize), False (nothing), or names of `PASSES`.
         micro_batches: into how many parts the batch (dim 0 of data inputs) is cut, which are done one after the other:
             gradients are added up, and updates are done once. Not for a module.
+        statistics: whose a batch normalization takes in training then: "batch" refuses it, "micro_batch" takes those of
+            each micro batch, as gradient accumulation does.
 
     Raises:
         MemoryLimitError: the plan needs more memory than there is; search "optimal" keeps to the limit.
@@ -114,6 +118,7 @@ def plan(
     np.float64(12.0)
     """
     check_request(search, options)
+    check_statistics(statistics)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
@@ -122,9 +127,11 @@ def plan(
     with doing("reading the model"):
         traced = traced_target(target, inputs) if micro_batches == 1 else cuttable_target(target, inputs)
     over, mode = chosen_mesh(mesh, devices), search or DEFAULT_SEARCH
-    cut = traced if micro_batches == 1 else accumulated(traced, micro_batches)
+    cut = traced if micro_batches == 1 else accumulated(traced, micro_batches, statistics)
     found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
-    return replace(found, uncut=None if cut is traced else traced)
+    if cut is not traced and statistics == BATCH:
+        found = replace(found, uncut=traced)
+    return replace(found, statistics=statistics)
 
 
 def plan_traced(
@@ -339,12 +346,9 @@ class Planned(PlannedData):
         Raises:
             PlanError: an unknown form, or one that cannot say this plan.
         """
-        from autoshard.exporters.export import FILES, export, save
+        from autoshard.exporters.export import PLAN_FORMS
 
-        if path is None:
-            return export(self, to)
-        paths = save(self, to, path)
-        return "\n".join(map(str, paths)) if to in FILES else paths[0].read_text(encoding="utf-8")
+        return PLAN_FORMS.export(self, to, path)
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """The graph with what the plan says of it, as networkx has graphs; see `exporters.plan_networkx`."""

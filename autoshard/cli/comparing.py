@@ -11,7 +11,17 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import console
-from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, MicroBatches, Target
+from autoshard.cli.planned import (
+    BATCH,
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    MicroBatches,
+    Statistics,
+    Target,
+)
 from autoshard.cli.target import is_module, load_target
 from autoshard.cli.words import as_options
 from autoshard.layout.mesh import Mesh
@@ -47,6 +57,7 @@ def compare(
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
@@ -64,7 +75,7 @@ def compare(
         find_mode(one)
     meshes = _meshes(target, devices, mesh or [])
     settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
-    settings["micro_batches"] = micro_batches
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
     if is_module(target):
         model, inputs = Path(target), ()
     else:

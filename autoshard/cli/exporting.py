@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoshard.cli.app import Devices, MeshText
-from autoshard.cli.output import check_file, print_json
+from autoshard.cli.output import check_file, check_folder, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
     Target,
+    check_staged,
+    planned_stages,
     planned_target,
+    read_stages,
 )
 from autoshard.cli.records import ExportRecord
 from autoshard.util.doing import doing
@@ -27,6 +36,8 @@ from autoshard.util.files import write_atomically
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
+    from autoshard.exporters.forms import ExportForms
+    from autoshard.pipeline import PlannedPipeline
 
 
 def export(
@@ -39,7 +50,10 @@ def export(
             help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
             "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
             "of PyTorch), chakra (traces for network simulators); or what a rank runs: torch-code, jax-code (Python "
-            "modules), stablehlo.",
+            "modules), stablehlo. Of a plan in stages (--pipeline): json, shard, schedule (the CSV that torch's "
+            "pipelining reads), jax-stages (a Python module of functions of JAX), mpmd (Shardy's MPMD dialect); with "
+            "-o DIR mindspore, torch-stages (a Python module for each stage, which runs alone) and torch-pipelining "
+            "(one that torch.distributed.pipelining runs).",
         ),
     ] = "json",
     devices: Devices = None,
@@ -49,12 +63,17 @@ def export(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="MODE|FILE", help="Of model_explorer: beside it the plan of another mode."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; default: print it.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE|DIR", help="Where to write it; default: print it.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the files, or the text of the form, in JSON and nothing else.")
@@ -62,33 +81,69 @@ def export(
 ) -> None:
     """Plan a model and write the plan for another framework (DTensor, JAX, Shardy, MindSpore), a viewer, or as JSON.
 
-    With --against, which goes with model_explorer, a second plan is shown beside the first.
+    With --against, which goes with model_explorer, a second plan is shown beside the first. A training step in stages
+    (--pipeline) has forms of its own.
     """
-    from autoshard.exporters.export import check_form, export, save
+    if against is not None and to != "model_explorer":
+        raise ContextError(f"--against goes with --to model_explorer, not with {to}")
+    settings = {"search": search, "hardware": hardware, "memory": memory, "micro_batches": micro_batches}
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    if stages is not None:
+        other = None if dataset_strategy == DATASET else dataset_strategy
+        check_staged({"--option": option or None, "--against": against, "--dataset-strategy": other})
+        record = _stages_exported(to, output, lambda: planned_stages(target, devices, mesh, **stages, **settings))
+    else:
+        settings["dataset_strategy"] = dataset_strategy
+
+        def planned(mode: str | None) -> Planned:
+            return planned_target(target, devices, mesh, option, **{**settings, "search": mode})
+
+        record = _exported(to, output, planned, search, against)
+    _show(record, as_json)
+
+
+def _exported(
+    to: str, output: Path | None, planned: Callable[[str | None], Planned], search: str | None, against: str | None
+) -> ExportRecord:
+    """A plan in one piece in a form, beside that of another mode if one is given."""
+    from autoshard.exporters.export import PLAN_FORMS
     from autoshard.exporters.json_text import json_text
     from autoshard.exporters.model_explorer import model_explorer
 
-    check_form(to, is_file=output is not None)
-    check_file(output)
-    if against is not None and to != "model_explorer":
-        raise ContextError(f"--against goes with --to model_explorer, not with {to}")
-
-    def planned(mode: str | None) -> Planned:
-        return planned_target(
-            target, devices, mesh, option,
-            search=mode, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        )  # fmt: skip
-
+    _check(PLAN_FORMS, to, output)
     found = planned(search)
-    both = None if against is None else json_text(model_explorer(found, planned(against)))
+    if against is None:
+        return _written(PLAN_FORMS, found, to, output)
+    both = json_text(model_explorer(found, planned(against)))
+    files = () if output is None else (str(write_atomically(output, both, ContextError)),)
+    return ExportRecord(to, files, both if output is None else None)
+
+
+def _stages_exported(to: str, output: Path | None, planned: Callable[[], PlannedPipeline]) -> ExportRecord:
+    """A plan in stages in a form."""
+    from autoshard.pipeline.exports.forms import STAGE_FORMS
+
+    _check(STAGE_FORMS, to, output)
+    return _written(STAGE_FORMS, planned(), to, output)
+
+
+def _check(forms: ExportForms[Any], to: str, output: Path | None) -> None:
+    """That there is such a form, and that it can be written, before anything is planned."""
+    forms.check(to, is_file=output is not None)
+    if output is not None and to in forms.folders:
+        check_folder(output)
+    else:
+        check_file(output)
+
+
+def _written(forms: ExportForms[Any], planned: Any, to: str, output: Path | None) -> ExportRecord:
     with doing(f"writing it as {to}"):
         if output is None:
-            files, text = (), both if both is not None else export(found, to)
-        elif both is not None:
-            files, text = (write_atomically(output, both, ContextError),), None
-        else:
-            files, text = save(found, to, output), None
-    record = ExportRecord(to, tuple(map(str, files)), text)
+            return ExportRecord(to, (), forms.text(planned, to))
+        return ExportRecord(to, tuple(map(str, forms.save(planned, to, output))), None)
+
+
+def _show(record: ExportRecord, as_json: bool) -> None:
     if as_json:
         print_json(record)
     elif record.text is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
+from autoshard.cli.kept import keep, parameters_of, take_up
 from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
@@ -32,6 +33,7 @@ from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
+from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.doing import doing
 
 RECORDED_STEPS = 3
@@ -62,6 +64,10 @@ class Prepared:
     """What ranks of the engine torch compute on."""
     silent: bool = False
     """Whether the outcome is written down only, and not printed."""
+    save: Path | None = None
+    """The directory of checkpoints in which what the run leads to is kept; None: nowhere."""
+    step: int = 0
+    """Of the checkpoint that the run goes on from."""
 
 
 def prepare(
@@ -75,18 +81,24 @@ def prepare(
     device: str = "auto",
     stages: Mapping[str, Any] | None = None,
     silent: bool = False,
+    save: Path | None = None,
+    resume: Path | None = None,
     **settings: Any,
 ) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
 
     A PyTorch or JAX model is compared with what its framework makes of outputs, parameters and buffers: in a step of
-    training by the framework's own derivatives and optimizer. Any other model, and one that draws random numbers, is
-    compared with its own unsplit run. A model without example inputs gets seeded random ones.
+    training by the framework's own derivatives and optimizer. Any other model, one that draws random numbers, and a
+    step that takes statistics of each micro batch, is compared with its own unsplit run. A model without example inputs
+    gets seeded random ones.
 
     Args:
         trace: where ranks record when each instruction ran, in steps after the first.
         silent: whether the outcome is written down only.
         stages: of a run in stages what else `plan_pipeline` takes by name; `mesh` may be None then.
+        save: the directory of checkpoints in which ranks keep what the run leads to.
+        resume: the one whose newest checkpoint the run goes on from; what it leads to is then compared with the model's
+            own unsplit run.
         settings: what else `autoshard.plan` takes by name.
 
     Raises:
@@ -101,12 +113,13 @@ def prepare(
     if stages is None:
         planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
     else:
-        known = {name: settings[name] for name in ("hardware", "micro_batches")}
+        known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics")}
         planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
+    step = 0 if resume is None else take_up(planned, resume)
     inputs = inputs_of(planned, model, inputs)
-    wanted = wanted_of(planned, model, inputs) if check else None
+    wanted = wanted_of(planned, model if resume is None else None, inputs) if check else None
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    write(Prepared(planned, inputs, wanted, trace, engine, device, silent), path)
+    write(Prepared(planned, inputs, wanted, trace, engine, device, silent, save, step), path)
     return path
 
 
@@ -123,6 +136,8 @@ def write(prepared: Prepared, path: Path) -> None:
     Raises:
         AutoshardError: what the engine finds wrong.
     """
+    if prepared.save is not None:
+        parameters_of(prepared.planned)
     _make_parameters(prepared.planned)
     prepared.planned.check_engine(prepared.engine, prepared.device)
     path.write_bytes(pickle.dumps(prepared))
@@ -136,7 +151,8 @@ def _make_parameters(planned: AnyPlanned) -> None:
 
 
 def _wanted(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
-    if hasattr(model, "reference_state") and not model.random:
+    own = planned.statistics != BATCH
+    if hasattr(model, "reference_state") and not model.random and not own:
         names = {value.name: parameter.name for value, parameter in _updated(planned).items()}
         state = model.reference_state() if names else {}
         updated = {name: state[known] for name, known in names.items() if known in state}
@@ -166,7 +182,8 @@ def run(prepared: Prepared, path: Path) -> int:
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine, device=prepared.device))
     seconds = perf_counter() - begun
-    code = 0 if get_rank() else _print_outcome(prepared, path, outputs, seconds, before, given)
+    saved = None if prepared.save is None else keep(planned, prepared.save, prepared.step + 1)
+    code = 0 if get_rank() else _print_outcome(prepared, path, outputs, seconds, before, given, saved)
     if prepared.trace is not None:
         assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
@@ -196,12 +213,15 @@ def _print_outcome(
     seconds: float,
     before: dict[str, np.ndarray],
     given: Sequence[np.ndarray],
+    saved: Path | None,
 ) -> int:
     """Compare what came out, print it, and write it beside the file; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
     lines = [run_summary(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
         lines.append(planned.run_label())
+    if saved is not None:
+        lines.append(f"saved as {saved}")
     if not prepared.silent:
         print("\n".join(lines), flush=True)
     agreed, whose = None, None if wanted is None else wanted.whose
@@ -210,6 +230,7 @@ def _print_outcome(
         if not prepared.silent:
             _print_agreement(agreed, wanted.whose)
     found = {**outcome(planned, agreed, seconds), "shapes": shown_types(outputs), "whose": whose}
+    found["saved"] = None if saved is None else str(saved)
     path.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
     return 1 if agreed is not None and agreed.wrong else 0
 

@@ -70,6 +70,15 @@ MicroBatches = Annotated[
         help="Into how many parts the batch is cut, which are done one after the other; gradients are added.",
     ),
 ]
+Statistics = Annotated[
+    str,
+    typer.Option(
+        metavar="WHOSE",
+        callback=lambda whose: whose.replace("-", "_"),
+        help="With --micro-batches: whose statistics a batch normalization takes in training: batch (refused, as they "
+        "are not known in time) or micro-batch, as gradient accumulation does.",
+    ),
+]
 Pipeline = Annotated[
     str | None,
     typer.Option(
@@ -99,7 +108,7 @@ StageOfNames = Annotated[
         "be given again. By default stages cost alike.",
     ),
 ]
-HARDWARE, DATASET = "cpu", "full_batch"
+HARDWARE, DATASET, BATCH = "cpu", "full_batch", "batch"
 
 
 def planned_target(
@@ -109,7 +118,8 @@ def planned_target(
 
     Args:
         options: of the search mode, as NAME=VALUE.
-        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory, micro_batches.
+        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory, micro_batches,
+            statistics.
 
     Raises:
         TargetError: an option that is none.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console
 from autoshard.cli.output import check_file, check_folder, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -23,6 +24,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     Target,
     check_staged,
     planned_stages,
@@ -55,6 +57,7 @@ def plan(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     pipeline: Pipeline = None,
     schedule: ScheduleName = None,
     chunks: Chunks = None,
@@ -108,7 +111,7 @@ def plan(
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        unlike = {"--save": save, "--option": option or None, "--alternatives": alternatives or None}
+        unlike = {"--option": option or None, "--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
         unlike |= {
             "--sort": sort,
@@ -117,12 +120,16 @@ def plan(
         }
         check_staged(unlike)
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
-        _print_stages(planned_stages(target, devices, mesh, **stages, **settings), as_json)
+        settings["statistics"] = statistics
+        found = planned_stages(target, devices, mesh, **stages, **settings)
+        if save is not None:
+            found.save(save)
+        _print_stages(found, as_json)
         return
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches,
+        micro_batches=micro_batches, statistics=statistics,
     )  # fmt: skip
     if save is not None:
         planned.save(save)
@@ -171,17 +178,33 @@ def dump(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and nothing else.")] = False,
 ) -> None:
-    """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
+    """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it.
+
+    Of a plan in stages (--pipeline) what a rank runs are the pieces of its stages in the schedule's order, with what is
+    sent and received.
+    """
     check_folder(output)
-    planned = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches,
-    )  # fmt: skip
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    settings: dict[str, Any] = {"search": search, "hardware": hardware, "memory": memory}
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
+    if stages is None:
+        settings["dataset_strategy"] = dataset_strategy
+        planned = planned_target(target, devices, mesh, option, **settings)
+        count = planned.plan.mesh.devices
+    else:
+        given = None if dataset_strategy == DATASET else dataset_strategy
+        check_staged({"--option": option or None, "--dataset-strategy": given})
+        planned = planned_stages(target, devices, mesh, **stages, **settings)
+        count = planned.devices
     with doing("writing the dumps"):
-        files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices))))
+        files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, count))))
     if as_json:
         print_json(FilesRecord(files))
     else:

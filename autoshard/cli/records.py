@@ -259,6 +259,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     difference: float | None = None
     step_difference: float | None = None
     trace: str | None = None
+    saved: str | None = None
 
 
 class DamageRecord(Record, frozen=True):

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from autoshard.cli.output import check_folder, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -28,6 +29,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     read_options,
     read_stages,
 )
@@ -136,12 +138,27 @@ def run(
             "where torch sees a CUDA device on every rank.",
         ),
     ] = DEVICE,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Of a model: write its parameters, and the states of its optimizer, as a checkpoint of one step more.",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Of a model: go on from the newest checkpoint there, of whatever mesh, plan or stages.",
+        ),
+    ] = None,
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     pipeline: Pipeline = None,
     schedule: ScheduleName = None,
     chunks: Chunks = None,
@@ -158,7 +175,7 @@ def run(
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
-    settings["micro_batches"] = micro_batches
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
     stages = read_stages(pipeline, schedule, chunks, stage)
     given = [str(script), *(arguments or [])]
     if trace is not None:
@@ -171,6 +188,8 @@ def run(
             "option": option,
             "pipeline": pipeline,
             "json": as_json or None,
+            "save": save,
+            "resume": resume,
         }
         _check_script(script, check, {**settings, **own})
         raise typer.Exit(launch(given, ranks, **options))
@@ -184,6 +203,8 @@ def run(
     if stages is not None:
         _check_stages(script, settings, trace)
         settings["stages"] = stages
+    if is_module(script) and (save or resume):
+        raise TargetError(f"--save and --resume go with a model, SCRIPT.py:NAME, not with {script}")
     if len(given) > 1:
         kind = "module" if is_module(script) else "model"
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
@@ -194,7 +215,7 @@ def run(
         if is_module(script):
             command = [*_prepared_module(script, ranks, mesh, check, Path(folder), settings), *["--json"] * as_json]
         else:
-            settings |= {"trace": trace, "silent": as_json}
+            settings |= {"trace": trace, "silent": as_json, "save": save and save.resolve(), "resume": resume}
             command = _prepared_model(script, ranks, mesh, check, Path(folder), settings)
         code = started(command, ranks, engine, options)
         traced = None if trace is None else _save_trace(Path(command[1]), trace, code)
@@ -220,6 +241,7 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
         equal=None if whose is None else not wrong,
         wrong=wrong,
         trace=shown,
+        saved=result.get("saved"),
     )
 
 
@@ -297,6 +319,7 @@ def on_devices(arguments: list[str], timeout: float | None) -> int:
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
     usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY, "device": DEVICE}
+    usual["statistics"] = BATCH
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(

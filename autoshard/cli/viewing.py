@@ -12,6 +12,7 @@ import typer
 from autoshard.cli.app import Devices, MeshText, console
 from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -24,6 +25,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     check_staged,
     planned_stages,
     planned_target,
@@ -73,6 +75,7 @@ def view(
     chunks: Chunks = None,
     stage: StageOfNames = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     show: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
@@ -106,6 +109,7 @@ def view(
         unlike["--dataset-strategy"] = None if dataset_strategy == DATASET else dataset_strategy
         check_staged(unlike)
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
+        asked["statistics"] = statistics
         planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
         write_atomically(output, planned.page(), PlanError)
         _report(output, (planned.price.seconds,), as_json, show)

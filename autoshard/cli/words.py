@@ -14,6 +14,7 @@ _OPTIONS = {
     "hardware": "--hardware",
     "dataset_strategy": "--dataset-strategy",
     "micro_batches": "--micro-batches",
+    "statistics": "--statistics",
 }
 """The options of commands by the parameters of `autoshard.plan`."""
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
+from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
+from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.text import Writer
 from autoshard.ops.attributes import resolve
 from autoshard.partition.program import Compute, Program, Register
@@ -27,7 +29,7 @@ from autoshard.util.errors import PlanError, at
 _BOTH = ("grid", "boxes", "per_rank", "rounds", "standalone")
 CARRIED = {
     "torch": (*_BOTH, "torch_collectives", "standalone_torch"),
-    "jax": (*_BOTH, "xla_collectives", "standalone_jax"),
+    "jax": (*_BOTH, "xla_collectives", "jax_blocks", "standalone_jax"),
 }
 """The files that exported code carries, each before those that need it."""
 _STARTED = {"torch": "torchrun --nproc-per-node {ranks} {file}", "jax": "python {file}"}
@@ -35,17 +37,40 @@ _ENGINES = {"torch": "torch", "jax": "xla"}
 _HOME = "autoshard.engines."
 
 
-class _CodeWriter(Writer):
-    """Writes operators as calls of functions, which it collects."""
+class CodeWriter(Writer):
+    """Writes operators as calls of functions, which it collects.
+
+    Args:
+        taken: names at the top of the module.
+        before: the writer of the function before this one in the same module, whose functions and tables serve both.
+    """
 
     first = ("k", "c")
 
-    def __init__(self, program: Program, framework: str) -> None:
-        super().__init__(program)
+    def __init__(
+        self,
+        program: Program,
+        framework: str,
+        taken: Collection[str],
+        cuts: AxisPieces | None = None,
+        entry: str = "step",
+        before: CodeWriter | None = None,
+    ) -> None:
+        super().__init__(program, cuts, entry)
         self.framework = framework
-        self.names.taken |= {*dir(builtins), *_taken(framework)}
+        self.top = {*dir(builtins), *taken, entry}
         self.functions: dict[tuple, tuple[str, str]] = {}
         """By what they compute: their names and texts."""
+        if before is not None:
+            self.functions, self.tables, self.over = before.functions, before.tables, before.over
+            self.top |= {*before.top, *self.tables.values(), *(name for name, _ in self.functions.values())}
+        self.names.taken |= self.top
+
+    def body(self) -> list[str]:
+        """The lines of the function, without the tables that it reads."""
+        self.names.taken |= {*self.tables.values(), *(name for name, _ in self.functions.values())}
+        lines = list(self.whole())
+        return lines[next(i for i, line in enumerate(lines) if line.startswith(f"def {self.entry}(")) :]
 
     def compute(self, one: Compute) -> str:
         operands = self.operands(one)
@@ -113,7 +138,8 @@ def code(program: Program, framework: str, file: str = "plan.py") -> str:
     """
     need(framework, f"code of {framework}")
     check_runs(program, kernels_of(_ENGINES[framework]))
-    writer = _CodeWriter(program, framework)
+    carried = CARRIED[framework]
+    writer = CodeWriter(program, framework, {*taken_by(carried), "PLAN"})
     if framework == "jax" and not writer.cuts.is_named:
         raise PlanError(
             f"{program.name!r} cuts an axis of its mesh '{program.mesh}' in ways that have no common pieces, or has "
@@ -125,7 +151,7 @@ def code(program: Program, framework: str, file: str = "plan.py") -> str:
     return "\n".join(
         (
             _head(program, framework, file),
-            *_imports(framework),
+            *imports_of(carried),
             *step,
             "",
             "",
@@ -134,7 +160,7 @@ def code(program: Program, framework: str, file: str = "plan.py") -> str:
             "",
             "",
             "# -- what moves blocks between ranks",
-            *_carried(framework),
+            *carried_text(carried),
             *_plan_of(writer),
             "",
             'if __name__ == "__main__":',
@@ -160,10 +186,10 @@ def _head(program: Program, framework: str, file: str) -> str:
     )
 
 
-def _imports(framework: str) -> list[str]:
+def imports_of(files: Sequence[str]) -> list[str]:
     """The imports of all carried files."""
     found: dict[str, None] = {}
-    for tree in map(_tree, CARRIED[framework]):
+    for tree in map(_tree, files):
         for node in tree.body:
             if isinstance(node, ast.Import | ast.ImportFrom) and not _is_ours(node):
                 found.update((line, None) for line in _single(node))
@@ -188,13 +214,12 @@ def needed_by(name: str) -> Iterator[str]:
             yield str(node.module).removeprefix(_HOME)
 
 
-def _taken(framework: str) -> Iterator[str]:
+def taken_by(files: Sequence[str]) -> Iterator[str]:
     """The names that imports and carried files define."""
-    for line in _imports(framework):
+    for line in imports_of(files):
         yield line.rpartition(" ")[2]
-    for name in CARRIED[framework]:
+    for name in files:
         yield from defined_in(name)
-    yield "PLAN"
 
 
 def _single(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -218,9 +243,9 @@ def _tree(name: str) -> ast.Module:
     return ast.parse(_source(name))
 
 
-def _carried(framework: str) -> Iterator[str]:
+def carried_text(files: Sequence[str]) -> Iterator[str]:
     """The files' text without their first words and imports."""
-    for name in CARRIED[framework]:
+    for name in files:
         tree, lines = _tree(name), _source(name).splitlines()
         first = next(node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr))
         start = min([first.lineno, *(one.lineno for one in getattr(first, "decorator_list", ()))]) - 1
@@ -234,7 +259,7 @@ def _without_all(lines: Sequence[str]) -> list[str]:
     return kept
 
 
-def _plan_of(writer: _CodeWriter) -> Iterator[str]:
+def _plan_of(writer: CodeWriter) -> Iterator[str]:
     """The plan's values at the end of the module."""
     program, grid = writer.program, writer.cuts.grid
     yield from ("", "", "PLAN = StandalonePlan(", f"    grid=Grid({grid.axes!r}, {grid.ranks!r}),")
@@ -243,13 +268,17 @@ def _plan_of(writer: _CodeWriter) -> Iterator[str]:
         names = _unique([one.name for one in registers])
         yield f"    {what}=("
         for name, one in zip(names, registers, strict=True):
-            dims = tuple(writer.cuts.axes(refs) for refs in one.layout.dims)
-            dtype = one.whole.dtype.numpy
-            shapes = f"{one.true.shape!r}, {one.whole.shape!r}"
-            yield f"        BoundaryValue({name!r}, {shapes}, {_name_of(dtype)!r}, {dims!r}),"
+            yield f"        {boundary_value(name, one, writer.cuts)!r},"
         yield "    ),"
     yield f"    updates={dict(program.updates)!r},"
     yield ")"
+
+
+def boundary_value(name: str, one: Register, cuts: AxisPieces) -> BoundaryValue:
+    """A register at the end of a program, as exported code knows it."""
+    dims, partial = tuple(cuts.axes(refs) for refs in one.layout.dims), cuts.axes(one.layout.partial)
+    dtype, reduction = _name_of(one.whole.dtype.numpy), one.layout.reduction
+    return BoundaryValue(name, one.true.shape, one.whole.shape, dtype, dims, partial, reduction)
 
 
 def _name_of(dtype: Any) -> str:
@@ -266,6 +295,3 @@ def _unique(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, -1) + 1
         found.append(f"{name}_{seen[name]}" if seen[name] else name)
     return found
-
-
-__all__ = ["Register", "code"]

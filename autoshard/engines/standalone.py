@@ -21,13 +21,24 @@ _SMALL = 4
 
 @dataclass(frozen=True)
 class BoundaryValue:
-    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim."""
+    """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim.
+
+    What goes from one piece of a step to another may be partial: terms along axes, which `reduction` adds up.
+    """
 
     name: str
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     dtype: str
     dims: tuple[Axes, ...]
+    partial: Axes = ()
+    reduction: str = "sum"
+
+    def __repr__(self) -> str:
+        """As Python says it, without what is as it mostly is."""
+        told = [self.name, self.shape, self.padded, self.dtype, self.dims]
+        told += [self.partial, self.reduction] if self.partial else []
+        return f"BoundaryValue({', '.join(map(repr, told))})"
 
     @property
     def host_dtype(self) -> np.dtype:
@@ -69,14 +80,15 @@ class StandalonePlan:
     outputs: tuple[BoundaryValue, ...]
     updates: Mapping[int, int]
 
-    def arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The inputs in order, by their names; for those that are not given seeded random numbers."""
-        unknown = sorted(set(given) - {one.name for one in self.inputs})
-        if unknown:
-            known = ", ".join(one.name for one in self.inputs)
-            raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
-        rng = np.random.default_rng(0)
-        return [given[one.name] if one.name in given else _random(one, rng) for one in self.inputs]
+
+def arrays_of(inputs: Sequence[BoundaryValue], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The inputs in order, by their names; for those that are not given seeded random numbers."""
+    unknown = sorted(set(given) - {one.name for one in inputs})
+    if unknown:
+        known = ", ".join(one.name for one in inputs)
+        raise ValueError(f"there is no input {', '.join(unknown)}; there are {known}")
+    rng = np.random.default_rng(0)
+    return [given[one.name] if one.name in given else _random(one, rng) for one in inputs]
 
 
 def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
@@ -85,20 +97,22 @@ def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
     return rng.normal(size=of.shape).astype(of.host_dtype)
 
 
-def arguments_of(text: str) -> argparse.Namespace:
-    """What the command line says."""
+def arguments_of(text: str, devices: Sequence[str] = ()) -> argparse.Namespace:
+    """What the command line says; of devices, where there are several to choose from."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="?", help="an .npz file of whole inputs by name; others are random")
     parser.add_argument("outputs", nargs="?", help="an .npz file to write whole outputs to")
     parser.add_argument("--steps", type=int, default=1, help="how often to run; what a step updates goes into the next")
+    if devices:
+        parser.add_argument("--device", choices=devices, default=devices[0], help="what to compute on")
     return parser.parse_args()
 
 
-def finished(plan: StandalonePlan, found: Mapping[str, np.ndarray], path: str | None) -> None:
+def finished(outputs: Sequence[BoundaryValue], found: Mapping[str, np.ndarray], path: str | None) -> None:
     """Save or show the outputs."""
     if path:
         arrays: dict[str, Any] = dict(found)
         np.savez(path, **arrays)
-    for one in plan.outputs:
+    for one in outputs:
         norm = float(np.linalg.norm(np.asarray(found[one.name], np.complex128).ravel()))
         print(f"{one.name}: {one.dtype}{list(one.shape)}, norm {norm:.6g}")

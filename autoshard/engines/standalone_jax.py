@@ -5,36 +5,17 @@ This file needs numpy and jax, and files that need no more: exported code carrie
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
+from autoshard.engines.jax_blocks import mesh_of, spec_of
+from autoshard.engines.standalone import StandalonePlan, arguments_of, arrays_of, finished
 from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
-
-
-def constant(kind: str, shape: tuple[int, ...], packed: str) -> np.ndarray:
-    """An array of these bytes (zlib, base64)."""
-    return np.frombuffer(zlib.decompress(b64decode(packed)), jnp.dtype(kind)).reshape(shape)
-
-
-def mesh_of(plan: StandalonePlan) -> Mesh:
-    """The devices as the plan's mesh."""
-    devices = jax.devices()
-    if len(devices) < plan.grid.size:
-        raise SystemExit(f"the plan is for {plan.grid.size} devices, but JAX has {len(devices)}")
-    placed = np.array(devices[: plan.grid.size], dtype=object)[list(plan.grid.ranks)]
-    return Mesh(placed.reshape([size for _, size in plan.grid.axes]), plan.grid.names)
-
-
-def spec_of(value: BoundaryValue) -> PartitionSpec:
-    return PartitionSpec(*(axes or None for axes in value.dims))
 
 
 def jitted(plan: StandalonePlan, step: Callable, mesh: Mesh) -> Any:
@@ -53,9 +34,9 @@ def jitted(plan: StandalonePlan, step: Callable, mesh: Mesh) -> Any:
 def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out."""
     with jax.enable_x64(True):
-        mesh = mesh_of(plan)
+        mesh = mesh_of(plan.grid, range(plan.grid.size))
         function = jitted(plan, step, mesh)
-        pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+        pairs = zip(plan.inputs, arrays_of(plan.inputs, given), strict=True)
         arrays = [
             jax.device_put(one.pad(array).astype(jnp.dtype(one.dtype)), NamedSharding(mesh, spec_of(one)))
             for one, array in pairs
@@ -75,4 +56,4 @@ def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     told = arguments_of(text)
     jax.config.update("jax_num_cpu_devices", plan.grid.size)
     given = dict(np.load(told.inputs)) if told.inputs else {}
-    finished(plan, run(plan, step, given, told.steps), told.outputs)
+    finished(plan.outputs, run(plan, step, given, told.steps), told.outputs)

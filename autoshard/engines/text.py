@@ -70,7 +70,7 @@ class Text:
 
     @cached_property
     def step(self) -> Any:
-        """The function that the text defines. Texts are made here, of programs; none is ever read from a file."""
+        """The function `step` that the text defines. Texts are made here, of programs; none is read from a file."""
         names: dict[str, Any] = {}
         exec(compile(self.source, "<program of a rank>", "exec"), names)
         return names["step"]
@@ -87,8 +87,9 @@ def write(program: Program) -> Text:
 
 
 def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
-    """The pieces of axes that a program speaks of, and whether it has groups that are lists."""
-    refs: set[AxisRef] = set()
+    """The pieces of axes that a program speaks of, those that split what goes in and out too, and whether it has groups
+    that are lists."""
+    refs = {ref for one in (*program.inputs, *program.outputs) for ref in one.layout.used}
     listed = False
     for one in walk(program.instructions):
         if isinstance(one, Collective):
@@ -136,9 +137,14 @@ class Writer:
 
     first: tuple[str, ...] = ("k", "c", "const")
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.names = program, _Names()
-        self.cuts = AxisPieces(program.mesh, *refs_of(program))
+    def __init__(self, program: Program, cuts: AxisPieces | None = None, entry: str = "step") -> None:
+        """
+        Args:
+            cuts: the pieces of the mesh's axes that the text has names for; by default those that it speaks of.
+            entry: the name of the function.
+        """
+        self.program, self.names, self.entry = program, _Names(), entry
+        self.cuts = cuts or AxisPieces(program.mesh, *refs_of(program))
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}
         self.over: dict[Axes, None] = {}
@@ -159,7 +165,7 @@ class Writer:
         yield f"# Axes: {' '.join(f'{name}={size}' for name, size in self.cuts.grid.axes)}"
         yield from ("", *(f"{name} = {value!r}" for value, name in self.tables.items())) if self.tables else ()
         yield ""
-        yield from _signature((*self.first, *inputs))
+        yield from _signature(self.entry, (*self.first, *inputs))
         for one, name in zip(self.program.inputs, inputs, strict=True):
             yield f"    # {name}: {one.local} [{one.layout}]"
         yield from body
@@ -419,9 +425,9 @@ class Writer:
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def _signature(arguments: Sequence[str]) -> Lines:
-    line = f"def step({', '.join(arguments)}):"
-    yield from (line,) if len(line) <= _COMMENT_AT else ("def step(", *(f"    {one}," for one in arguments), "):")
+def _signature(name: str, arguments: Sequence[str]) -> Lines:
+    line = f"def {name}({', '.join(arguments)}):"
+    yield from (line,) if len(line) <= _COMMENT_AT else (f"def {name}(", *(f"    {one}," for one in arguments), "):")
 
 
 def _kinds(name: str, count: int) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class _TorchText:
             return
         if not target.startswith("aten."):
             raise NotImplementedError(f"{target} is none of torch's own operators")
-        called = _AS_CALLED.get(target) or (target.removesuffix(".default") if target.count(".") > 1 else target)
+        called = _called(node, target)
         args = [self.value(one) for one in node.args]
         args += [f"{key}={self.value(one)}" for key, one in node.kwargs.items() if key not in _DEFAULTS]
         self.lines.append(f"{self.names[node]} = {called}({', '.join(args)})")
@@ -80,6 +80,14 @@ class _TorchText:
         if value is None or isinstance(value, bool | int | float | str):
             return repr(value)
         raise NotImplementedError(f"{value!r} has no text")
+
+
+def _called(node: Any, target: str) -> str:
+    """How the text calls an operator: those that make tensors of no other by torch's function, which makes them on the
+    device that is the default one when the text runs."""
+    if "device" in node.kwargs and not node.all_input_nodes:
+        return f"torch.{target.split('.')[1]}"
+    return _AS_CALLED.get(target) or (target.removesuffix(".default") if target.count(".") > 1 else target)
 
 
 def _changes_nothing(node: Any, target: str) -> bool:

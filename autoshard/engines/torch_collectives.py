@@ -56,10 +56,14 @@ class TorchCollectives(MeshQueries):
     Args:
         device: where the rank computes, by torch's name.
         wire: where lies what it sends.
+        members: which of all ranks each rank of the grid is; none: the same.
     """
 
-    def __init__(self, grid: Grid, rank: int, device: str = "cpu", wire: str = "cpu") -> None:
+    def __init__(
+        self, grid: Grid, rank: int, device: str = "cpu", wire: str = "cpu", members: Sequence[int] = ()
+    ) -> None:
         super().__init__(grid)
+        self._members = tuple(members) or tuple(range(grid.size))
         self._device, self._wire = torch.device(device), torch.device(wire)
         self._rank, self.done = rank, []
         self._rows_of: dict[Axes, tuple[int, ...]] = {}
@@ -79,13 +83,13 @@ class TorchCollectives(MeshQueries):
             _MET.add(dist.group.WORLD)
         for axes in over:
             for row in self.grid.rows(axes):
-                members = tuple(sorted(row))
+                members = tuple(sorted(self._members[rank] for rank in row))
                 if members not in self._groups:
                     self._groups[members] = dist.new_group(list(members))
 
     def group_of(self, axes: Axes) -> tuple[Any, tuple[int, ...]]:
         """Torch's group that this rank is in, and its members in the order of the axes (torch sorts them)."""
-        row = self._row(axes)
+        row = tuple(self._members[rank] for rank in self._row(axes))
         return self._groups[tuple(sorted(row))], row
 
     def _sent(self, x: Any) -> Any:
@@ -258,8 +262,10 @@ class TorchCollectives(MeshQueries):
         """A message to each of `sends`, and one of so many elements from each of `counts`; all ranks take part."""
         got = {source: torch.empty(count, dtype=kind, device=self._wire) for source, count in counts.items()}
         flat = {target: self._on_wire(_bytes(part.contiguous().reshape(-1))) for target, part in sends.items()}
-        asked = [dist.P2POp(dist.irecv, _bytes(part), source) for source, part in got.items() if part.numel()]
-        asked += [dist.P2POp(dist.isend, part, target) for target, part in flat.items() if part.numel()]
+        asked = [
+            dist.P2POp(dist.irecv, _bytes(part), self._members[source]) for source, part in got.items() if part.numel()
+        ]
+        asked += [dist.P2POp(dist.isend, part, self._members[target]) for target, part in flat.items() if part.numel()]
         # Begun together: NCCL would wait for ever where two ranks each send before they receive.
         for work in dist.batch_isend_irecv(asked) if asked else ():
             work.wait()

@@ -18,7 +18,9 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard
 from torch.utils import _pytree as pytree
 
-from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
+from autoshard.exporters.dtensor_blocks import gathered_call, some_empty
+from autoshard.exporters.dtensor_elements import GATHERED, assign
+from autoshard.exporters.dtensor_local import LOCAL
 from autoshard.exporters.placements import PARTIAL, SHARD, AxisPlacement, Border, ModulePlan, Placements, module_plan
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -241,6 +243,10 @@ def _final(placements: Placements) -> list[Any]:
     return [Replicate() if one.kind == PARTIAL or one.inside > 1 else _placement(one) for one in placements]
 
 
+def _is_split(one: Any) -> bool:
+    return isinstance(one, DTensor) and not all(isinstance(each, Replicate) for each in one.placements)
+
+
 class _Filled(torch.overrides.TorchFunctionMode):
     """Runs functions that DTensor refuses, or has wrong, another way: on the blocks, or on what is gathered."""
 
@@ -283,6 +289,10 @@ class _Filled(torch.overrides.TorchFunctionMode):
         if name in _NUMBERS:
             # Ranks have to go the same way by it, where DTensor tells each the numbers of its own block.
             return func(*(one.full_tensor() if isinstance(one, DTensor) else one for one in args), **kwargs)
+        if name == "__setitem__" and _is_split(args[0]):
+            self.gathered[name] += 1
+            assign(*args)
+            return None
         changes = name.endswith("_") and not name.endswith("__")
         if not changes:
             # Backward passes run outside of `implicit_replication`, so that what they need has to be distributed here.
@@ -290,10 +300,15 @@ class _Filled(torch.overrides.TorchFunctionMode):
             if name not in _ATTRIBUTES:
                 args, kwargs = pytree.tree_map(self._filled, (args, kwargs))
         try:
-            made = LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
+            made = self._called(name, func, args, kwargs)
         except _REFUSALS:
             if changes:
                 raise  # what it changes in place would be a copy
             self.gathered[name] += 1
             return gathered_call(func, self.mesh, args, kwargs)
         return made if changes or name in _ATTRIBUTES else pytree.tree_map(self._summed, made)
+
+    def _called(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+        if name in GATHERED:
+            raise NotImplementedError(f"DTensor has no gradient of {name}")
+        return LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)

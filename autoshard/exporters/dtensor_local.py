@@ -18,53 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.utils import _pytree as pytree
 
-
-def gathered_call(func: Callable, mesh: DeviceMesh, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """What a function returns for whole tensors, which every rank computes alike."""
-    whole = [Replicate()] * mesh.ndim
-
-    def plain(one: Any) -> Any:
-        return one.redistribute(mesh, whole).to_local(grad_placements=whole) if isinstance(one, DTensor) else one
-
-    def wrapped(one: Any) -> Any:
-        return DTensor.from_local(one, mesh, whole, run_check=False) if isinstance(one, torch.Tensor) else one
-
-    args, kwargs = pytree.tree_map(plain, (args, dict(kwargs)))
-    return pytree.tree_map(wrapped, func(*args, **kwargs))
-
-
-def some_empty(one: DTensor) -> bool:
-    """Whether some rank has an empty block of a tensor that is not empty, as of 3 rows split twice in 2."""
-    sizes = [one.device_mesh.size(axis) for axis in range(one.device_mesh.ndim)]
-    return all(one.shape) and not all(smallest_block(one.shape, one.placements, sizes))
-
-
-def smallest_block(shape: Sequence[int], placements: Sequence[Placement], sizes: Sequence[int]) -> list[int]:
-    """The least size that a block has of each dim, when dims are split one mesh axis after another as by torch.chunk.
-
-    Not always the last block has it: of 7 rows 4 and 3, and of the 4 in three parts 2, 2 and none.
-    """
-    found = [{size} for size in shape]
-    for placement, parts in zip(placements, sizes, strict=True):
-        if isinstance(placement, Shard):
-            found[placement.dim] = {part for size in found[placement.dim] for part in _chunks(size, parts)}
-    return list(map(min, found))
-
-
-def _chunks(size: int, parts: int) -> set[int]:
-    full = -(-size // parts)
-    return {max(0, min(full, size - full * i)) for i in range(parts)}
-
-
-def _distributed(one: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    if isinstance(one, DTensor):
-        return one
-    return DTensor.from_local(one, mesh, [Replicate()] * mesh.ndim, run_check=False)
-
-
-def _block(one: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], grads: Sequence[Placement]) -> torch.Tensor:
-    """A rank's block; `grads` says what its gradient is, as ranks compute it from their blocks."""
-    return one.redistribute(mesh, placements).to_local(grad_placements=grads)
+from autoshard.exporters.dtensor_blocks import block, distributed, evenly, gathered_call
+from autoshard.exporters.dtensor_elements import ELEMENTWISE, MEANS, elementwise, mean, rows, split, unbind
 
 
 def _convolution(
@@ -82,7 +37,7 @@ def _convolution(
 
     `channels` are the weight's dims of output and of input channels.
     """
-    x, w = _distributed(input, mesh), _distributed(weight, mesh)
+    x, w = distributed(input, mesh), distributed(weight, mesh)
     groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
     makes, takes = Shard(channels[0]), Shard(channels[1])
     ways = []
@@ -102,12 +57,12 @@ def _convolution(
         "": (whole,) * 5,
     }
     xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
-    made = func(_block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads), None, *args, **kwargs)
+    made = func(block(x, mesh, xs, x_grads), block(w, mesh, ws, w_grads), None, *args, **kwargs)
     found = DTensor.from_local(made, mesh, outs, run_check=False)
     if bias is None:
         return found
     final = found.redistribute(mesh, [whole if way == "in" else one for way, one in zip(ways, outs, strict=True)])
-    return final + _distributed(bias, mesh).reshape(1, -1, *[1] * (x.ndim - 2))
+    return final + distributed(bias, mesh).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 def _way(x: Placement, w: Placement, makes: Shard, takes: Shard, groups: int) -> str:
@@ -136,13 +91,11 @@ def _group_norm(
     """Normalization of groups of channels with each mesh axis along the batch or nothing; DTensor's own backward takes
     the whole batch for a rank's.
     """
-    x = _distributed(input, mesh)
-    places = _evenly(x, mesh, 1)
+    x = distributed(input, mesh)
+    places = evenly(x, mesh, 1)
     whole, grads = [Replicate()] * mesh.ndim, [Partial() if isinstance(one, Shard) else one for one in places]
-    of_channels = [
-        None if one is None else _block(_distributed(one, mesh), mesh, whole, grads) for one in (weight, bias)
-    ]
-    found = func(_block(x, mesh, places, places), groups, *of_channels, *args, **kwargs)
+    of_channels = [None if one is None else block(distributed(one, mesh), mesh, whole, grads) for one in (weight, bias)]
+    found = func(block(x, mesh, places, places), groups, *of_channels, *args, **kwargs)
     return DTensor.from_local(found, mesh, places, run_check=False)
 
 
@@ -151,23 +104,15 @@ def _planes(func: Callable, mesh: DeviceMesh, input: Any, *args: Any, space: int
 
     `space` counts the dims of a plane; else it is all behind the first two.
     """
-    x = _distributed(input, mesh)
-    places = _evenly(x, mesh, x.ndim - space if space else 2)
-    found = func(_block(x, mesh, places, places), *args, **kwargs)
+    x = distributed(input, mesh)
+    places = evenly(x, mesh, x.ndim - space if space else 2)
+    found = func(block(x, mesh, places, places), *args, **kwargs)
     return pytree.tree_map(lambda one: DTensor.from_local(one, mesh, places, run_check=False), found)
 
 
-def _evenly(x: DTensor, mesh: DeviceMesh, dims: int) -> list[Placement]:
-    """The splits of the first dims as they are, where blocks are equal."""
-    left, places = list(x.shape[:dims]), []
-    for axis, placement in enumerate(x.placements):
-        dim = placement.dim if isinstance(placement, Shard) else dims
-        if dim < dims and left[dim] % mesh.size(axis) == 0:
-            left[dim] //= mesh.size(axis)
-            places.append(placement)
-        else:
-            places.append(Replicate())
-    return places
+def _samples(func: Callable, mesh: DeviceMesh, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """A function of each sample of a batch by itself."""
+    return _planes(func, mesh, input, *args, space=input.ndim - 1, **kwargs)
 
 
 def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -176,7 +121,7 @@ def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: An
     Shapes: query (batch, heads, length, width); a mask goes along where its dims are not of size 1.
     """
     drops = kwargs.get("dropout_p", args[1] if len(args) > 1 else 0.0)
-    q, k, v = (_distributed(one, mesh) for one in (query, key, value))
+    q, k, v = (distributed(one, mesh) for one in (query, key, value))
     mask = kwargs.pop("attn_mask", args[0] if args else None)
     places: list[Placement] = []
     sizes = [list(one.shape[:2]) for one in (q, k, v)]
@@ -188,14 +133,14 @@ def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: An
             for own in sizes:
                 own[split.dim] //= mesh.size(axis)
         places.append(split)
-    blocks = [_block(one, mesh, places, places) for one in (q, k, v)]
+    blocks = [block(one, mesh, places, places) for one in (q, k, v)]
     if mask is not None:
         along = [Replicate() if _is_one(mask, one) else _of_mask(mask, one) for one in places]
         grads = [
             Partial() if isinstance(was, Shard) and not isinstance(now, Shard) else now
             for was, now in zip(places, along, strict=True)
         ]
-        mask = _block(_distributed(mask, mesh), mesh, along, grads)
+        mask = block(distributed(mask, mesh), mesh, along, grads)
     if drops:
         kwargs |= dict(zip(("dropout_p", "is_causal"), args[1:], strict=False))
         kept = _drawn_like(q, (*q.shape[:-1], k.shape[-2]), places, 1 - drops).to_local()
@@ -261,7 +206,7 @@ def _grouped(
     """
     if offs is None or bias is not None or input.ndim != 2 or weight.ndim != 3:
         raise NotImplementedError("only groups of rows")
-    x, w = _distributed(input, mesh), _distributed(weight, mesh)
+    x, w = distributed(input, mesh), distributed(weight, mesh)
     whole, term, rows, inner = Replicate(), Partial(), Shard(0), Shard(1)
     places = {  # the input, the weight, what comes out; their gradients
         "rows": (rows, whole, rows, rows, term),
@@ -282,8 +227,8 @@ def _grouped(
         group += position * left["groups"] if way == "groups" else 0
         ways.append(way)
     xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
-    own, matrices = _block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads)
-    ends = _distributed(offs, mesh).full_tensor()
+    own, matrices = block(x, mesh, xs, x_grads), block(w, mesh, ws, w_grads)
+    ends = distributed(offs, mesh).full_tensor()
     ends = torch.cat([ends.new_zeros(1), ends]).sub(row).clamp(0, len(own))[group : group + left["groups"] + 1]
     first, last = int(ends[0]), int(ends[-1])
     inside = own[first:last]
@@ -314,7 +259,7 @@ def _drawn_like(
     form = torch.empty(shape, device="meta") if not strides else torch.empty_strided(shape, strides, device="meta")
     local = x.to_local()
     whole = torch.empty_like(form, dtype=local.dtype, device=local.device).bernoulli_(chance)
-    return _distributed(whole, x.device_mesh).redistribute(x.device_mesh, places)
+    return distributed(whole, x.device_mesh).redistribute(x.device_mesh, places)
 
 
 def _dropout(
@@ -323,7 +268,7 @@ def _dropout(
     """Dropout of the same elements as of the whole tensor."""
     if not training or p in (0.0, 1.0):
         return func(input, p, training, inplace)
-    x = _distributed(input, mesh)
+    x = distributed(input, mesh)
     places = [one if type(one) is Shard else Replicate() for one in x.placements]
     kept = _drawn_like(x, x.shape, places, 1 - p, x.stride()).div_(1 - p)
     return input.mul_(kept) if inplace else x.redistribute(mesh, places) * kept
@@ -338,6 +283,14 @@ LOCAL: Mapping[str, Callable] = {
     "conv_transpose3d": _transposed_convolution,
     "group_norm": _group_norm,
     "interpolate": _planes,
+    "local_response_norm": _samples,
+    "split": split,
+    "split_with_sizes": split,
+    "unbind": unbind,
+    "__iter__": rows,
+    **{f"lp_pool{space}d": functools.partial(_planes, space=space) for space in (1, 2, 3)},
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(MEANS, mean),
     **{
         f"{kind}_pool{space}d": functools.partial(_planes, space=space)
         for kind in ("avg", "max", "adaptive_avg", "adaptive_max")

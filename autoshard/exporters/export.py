@@ -1,17 +1,17 @@
-"""`export`: a plan in the form that a framework or a viewer takes, by the form's name.
+"""`PLAN_FORMS`: the forms of a plan that frameworks and viewers take, by name.
 
-FORMS are plain data or text, FILES forms that are several files, or bytes.
+FORMS are plain data or text, FILES forms that are several files, or bytes. A plan in stages has forms of its own, in
+`pipeline.exports`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autoshard.exporters.chakra import save_chakra
-from autoshard.exporters.json_text import json_text
+from autoshard.exporters.forms import ExportForms
 from autoshard.exporters.memory_viz import memory_snapshot
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.model_explorer import model_explorer, node_data
@@ -22,47 +22,6 @@ from autoshard.exporters.plan_records import plan_schema as plan_schema
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_atomically
-from autoshard.util.gc_paused import gc_paused
-
-
-@gc_paused()
-def export(planned: PlannedData, to: str) -> str:
-    """The text of a plan in one of the FORMS.
-
-    Raises:
-        PlanError: an unknown form, one of the FILES, or one that cannot say this plan.
-    """
-    check_form(to, is_file=False)
-    found = FORMS[to][1](planned)
-    return found if isinstance(found, str) else json_text(found)
-
-
-def check_form(to: str, is_file: bool = True) -> None:
-    """Check the name of a form.
-
-    Args:
-        is_file: whether a file is named to write it to, which the FILES need.
-
-    Raises:
-        PlanError: there is no such form, or it needs a file.
-    """
-    known = [*FORMS, *FILES]
-    if to not in known:
-        near = difflib.get_close_matches(str(to), known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PlanError(f"cannot export a plan to {to!r}{hint}; the forms are {', '.join(known)}")
-    if to in FILES and not is_file:
-        raise PlanError(f"{to} is {FILES[to][0]}: name the file to write (-o FILE)")
-
-
-def save(planned: PlannedData, to: str, path: str | Path) -> list[Path]:
-    """Write a form to a file, or to files whose names begin with `path`, each whole or not at all; the files.
-
-    Raises:
-        PlanError: as for `export`, or a file cannot be written.
-    """
-    check_form(to)
-    return FILES[to][1](planned, path) if to in FILES else [write_atomically(path, export(planned, to), PlanError)]
 
 
 def _json(planned: PlannedData) -> dict[str, Any]:
@@ -151,3 +110,6 @@ FILES: Mapping[str, tuple[str, Callable[[PlannedData, str | Path], list[Path]]]]
     ),
 }
 """What each form is that is no text, and what writes it."""
+
+PLAN_FORMS: ExportForms[PlannedData] = ExportForms("a plan", FORMS, FILES)
+"""The forms of a plan in one piece: the door of `Planned.export`, of the command, and of views."""

@@ -43,22 +43,24 @@ INDENT = " " * 8
 def dump_begin(plan: Plan) -> str:
     """The graph with its decided strategies and global shapes (`step_parallel_begin`)."""
     graph = plan.graph
-    writer = _DumpWriter(graph.name)
+    writer = DumpWriter(graph.name)
     for i, (value, role) in enumerate(zip(graph.inputs, graph.roles, strict=True)):
         writer.parameter(value, value.name, value.type, role != DATA or i in graph.updates.values())
-    _begin(writer, graph.nodes, plan)
+    write_nodes(writer, graph.nodes, plan)
     writer.finish(graph.outputs, graph.inputs, graph.updates)
     return show_dump(writer.dump())
 
 
-def _begin(writer: _DumpWriter, nodes: Iterable[Node], plan: Plan) -> None:
+def write_nodes(writer: DumpWriter, nodes: Iterable[Node], plan: Plan | None) -> None:
+    """Append nodes with whole shapes, and the strategies of a plan; without one nothing is split."""
     for node in nodes:
         bodies = []
         for region in node.regions:
             with writer.inside(node, region.args, region.captured, region.outputs) as title:
-                _begin(writer, region.nodes, plan)
+                write_nodes(writer, region.nodes, plan)
             bodies.append(title)
-        strategy = plan.strategy(node).in_strategy
+        unsplit = tuple((1,) * of.rank for of in node.operand_types)
+        strategy = plan.strategy(node).in_strategy if plan else unsplit
         writer.compute(node, node.operands, node.results, node.result_types, node.attrs, strategy, plan, bodies)
 
 
@@ -76,26 +78,37 @@ def dump_program(program: Program, rank: int, plan: Plan | None = None, title: s
     if not 0 <= rank < program.mesh.devices:
         last = program.mesh.devices - 1
         raise PlanError(f"program {program.name!r} has no rank {rank} to dump; its ranks are 0..{last}")
-    writer = _DumpWriter(title or program.name)
+    writer = DumpWriter(title or program.name)
     roles = plan.graph.roles if plan else (DATA,) * len(program.inputs)
     for i, (register, role) in enumerate(zip(program.inputs, roles, strict=True)):
         stored = role != DATA or i in program.updates.values()
         writer.parameter(register, register.name, register.local, stored)
-    _write(writer, program.instructions, rank, plan)
+    write_program(writer, program.instructions, rank, plan)
     writer.finish(program.outputs, program.inputs, program.updates)
     return show_dump(writer.dump())
 
 
-def _write(writer: _DumpWriter, instructions: Iterable[Instruction], rank: int, plan: Plan | None) -> None:
+def write_program(
+    writer: DumpWriter,
+    instructions: Iterable[Instruction],
+    rank: int,
+    plan: Plan | None,
+    world: Sequence[int] | None = None,
+) -> None:
+    """Append what a rank of a mesh runs.
+
+    Args:
+        world: which of all ranks each rank of the mesh is; None: the same.
+    """
     for one in instructions:
         if isinstance(one, Collective):
-            writer.collective(one, rank)
+            writer.collective(one, rank, world=world)
             continue
         if isinstance(one, Bundle):
-            writer.bundle(one, rank)
+            writer.bundle(one, rank, world)
             continue
         if isinstance(one, Start):
-            _write(writer, (one.of,), rank, plan)
+            write_program(writer, (one.of,), rank, plan, world)
         if isinstance(one, Start | Wait):
             continue
         if isinstance(one, Compute) and one.op is not one.node.op:
@@ -104,7 +117,7 @@ def _write(writer: _DumpWriter, instructions: Iterable[Instruction], rank: int, 
         bodies = []
         for body in one.bodies if isinstance(one, Nest) else ():
             with writer.inside(one.node, body.args, body.captured, body.outputs) as title:
-                _write(writer, body.instructions, rank, plan)
+                write_program(writer, body.instructions, rank, plan, world)
             bodies.append(title)
         given = one.attrs if isinstance(one, Compute) else one.node.attrs
         attrs = {name: resolve(value, rank) for name, value in given.items()}
@@ -129,25 +142,31 @@ def save_graphs(
     begin = dump_begin(plan)
     paths: list[Path] = []
     for rank in program.mesh.listed("write dumps") if ranks is None else ranks:
-        local = dump_program(program, rank, plan)
-        place = Path(folder) / f"rank_{rank}"
-        place.mkdir(parents=True, exist_ok=True)
-        names = (
-            f"step_parallel_begin_{serial:04d}.ir",
-            f"step_parallel_end_{serial + 1:04d}.ir",
-            f"{serial + 2:02d}_validate_{serial + 2:04d}.ir",
-        )
-        for name, text in zip(names, (begin, local, local), strict=True):
-            write_atomically(place / name, text, PlanError, durable=False)
-            paths.append(place / name)
+        paths += write_dumps(Path(folder), rank, (begin,), dump_program(program, rank, plan), serial)
     return tuple(paths)
 
 
-class _DumpWriter:
-    """Collects the lines of a dump, and knows how each value (or register) is referred to."""
+def write_dumps(folder: Path, rank: int, begin: Sequence[str], local: str, serial: int = 0) -> list[Path]:
+    """Write the dumps of one rank: of what is split as it was before, and twice of what the rank runs; the files.
+
+    Args:
+        serial: the number in the first file's name; the others count on.
+    """
+    place = folder / f"rank_{rank}"
+    place.mkdir(parents=True, exist_ok=True)
+    last = serial + len(begin)
+    names = [f"step_parallel_begin_{number:04d}.ir" for number in range(serial, last)]
+    names += [f"step_parallel_end_{last:04d}.ir", f"{last + 1:02d}_validate_{last + 1:04d}.ir"]
+    for name, text in zip(names, (*begin, local, local), strict=True):
+        write_atomically(place / name, text, PlanError, durable=False)
+    return [place / name for name in names]
+
+
+class DumpWriter:
+    """Collects the lines of a dump, and knows how each value, register or other key is referred to."""
 
     def __init__(self, title: str) -> None:
-        self.title = _clean(title)
+        self.title = clean(title)
         self.parameters: list[DumpParameter] = []
         self.body: list[DumpNode | DumpReturn] = []
         self.references: dict[Hashable, tuple[str, DumpType]] = {}
@@ -172,7 +191,13 @@ class _DumpWriter:
         """
         for one in captured:
             self.read(one)
-        title = f"{_clean(node.label)}_{len(self.subgraphs)}"
+        with self.subgraph(node.label, args, outputs) as title:
+            yield title
+
+    @contextmanager
+    def subgraph(self, label: str, args: Sequence, outputs: Sequence) -> Iterator[str]:
+        """Write what follows into a subgraph of its own; its title."""
+        title = f"{clean(label)}_{len(self.subgraphs)}"
         self.subgraphs[title] = None  # outer bodies stand before inner ones
         around, self.body = self.body, []
         parameters = tuple(map(self.argument, args))
@@ -185,17 +210,17 @@ class _DumpWriter:
     def argument(self, one: Any) -> DumpParameter:
         """Enter what a body starts from."""
         self.arguments += 1
-        of = _tensor(one.type if isinstance(one, Value) else one.local)
-        name = f"arg{self.arguments}_{_clean(one.name)}"
+        of = tensor_type(one.type if isinstance(one, Value) else one.local)
+        name = f"arg{self.arguments}_{clean(one.name)}"
         self.references[one] = (f"%{name}", of)
         return DumpParameter(name, of)
 
     def parameter(self, key: Hashable, name: str, of: TensorType, stored: bool) -> None:
         """Enter an input; a stored one (a parameter or a state) is read by Load."""
-        full_name = f"para{len(self.parameters) + 1}_{_clean(name)}"
+        full_name = f"para{len(self.parameters) + 1}_{clean(name)}"
         if not stored:
-            self.parameters.append(DumpParameter(full_name, _tensor(of)))
-            self.references[key] = (f"%{full_name}", _tensor(of))
+            self.parameters.append(DumpParameter(full_name, tensor_type(of)))
+            self.references[key] = (f"%{full_name}", tensor_type(of))
             return
         place = DumpParameter(full_name, DumpType(f"Ref[Tensor({of.dtype.name.upper()})]", of.shape))
         self.parameters.append(place)
@@ -208,7 +233,7 @@ class _DumpWriter:
             of = stored.type.tensor
             assert of is not None, "parameters are tensors"
             name = stored.name.partition("_")[2]
-            self.add(name, "Load", [f"%{stored.name}", "U"], [stored.type, MONAD], [(key, _tensor(of))])
+            self.add(name, "Load", [f"%{stored.name}", "U"], [stored.type, MONAD], [(key, tensor_type(of))])
         return self.references[key]
 
     def add(
@@ -243,12 +268,12 @@ class _DumpWriter:
         """An operator, and the titles of its bodies; operands and results are values or registers."""
         read = [self.read(one) for one in operands]
         self.add(
-            ", ".join(_clean(one.name) for one in results),
+            ", ".join(clean(one.name) for one in results),
             node.op.name,
             [reference for reference, _ in read],
             [of for _, of in read],
-            [(one, _tensor(of)) for one, of in zip(results, types, strict=True)],
-            instance=_clean(node.name) if node.name else None,
+            [(one, tensor_type(of)) for one, of in zip(results, types, strict=True)],
+            instance=clean(node.name) if node.name else None,
             attrs=(*_primitive_attrs(node, attrs, strategy, plan), *_bodies(bodies)),
             in_strategy=strategy,
             source=_source(node.source),
@@ -260,23 +285,24 @@ class _DumpWriter:
         names = (("input_names", ListedValue(one.op.operand_names)), ("output_names", ListedValue(("output",))))
         attrs = ((name, _attr(resolve(value, rank))) for name, value in one.attrs.items())
         self.add(
-            ", ".join(_clean(register.name) for register in one.results),
+            ", ".join(clean(register.name) for register in one.results),
             one.op.name,
             [reference for reference, _ in read],
             [of for _, of in read],
-            [(register, _tensor(register.local)) for register in one.results],
-            instance=_clean(one.node.name) if one.node.name else None,
+            [(register, tensor_type(register.local)) for register in one.results],
+            instance=clean(one.node.name) if one.node.name else None,
             attrs=(*names, *attrs),
             source=_source(one.node.source),
         )
 
-    def bundle(self, bundle: Bundle, rank: int) -> None:
+    def bundle(self, bundle: Bundle, rank: int, world: Sequence[int] | None = None) -> None:
         """Collectives done as one: each by itself with a common number, as MindSpore marks what it fuses."""
         self.bundles += 1
         for one in bundle.parts:
-            self.collective(one, rank, self.bundles)
+            self.collective(one, rank, self.bundles, world)
 
-    def collective(self, one: Collective, rank: int, fusion: int = 0) -> None:
+    def collective(self, one: Collective, rank: int, fusion: int = 0, world: Sequence[int] | None = None) -> None:
+        """A step of a redistribution. `fusion` and `world` are as for `step_attrs`."""
         reference, of = self.read(one.operand)
         step, name = one.step, primitive(one.step)
         operands: list[Operand] = [reference]
@@ -287,15 +313,15 @@ class _DumpWriter:
             types += [DumpType(f"Tuple[Int64*{len(numbers)}]") for numbers in cut]
         purpose = "forward_op" if step.kind in REDUCTIONS else "redistribution_op"
         suffix = name if step.kind == "slice" else ""
-        number = number_of(step.kind, ranks_of(step, rank), one.operand.name, one.result.name)
+        number = number_of(step.kind, ranks_of(step, rank, world), one.operand.name, one.result.name)
         self.add(
-            _clean(one.result.name),
+            clean(one.result.name),
             name,
             operands,
             types,
-            [(one.result, _tensor(one.result.local))],
+            [(one.result, tensor_type(one.result.local))],
             instance=f"{purpose}_{number}{suffix}",
-            attrs=(*step_attrs(step, rank, one.of.shape, fusion), ("axes", str(step.groups))),
+            attrs=(*step_attrs(step, rank, one.of.shape, fusion, world), ("axes", str(step.groups))),
         )
 
     def finish(self, outputs: Sequence, inputs: Sequence, updates: Mapping[int, int]) -> None:
@@ -311,11 +337,12 @@ class _DumpWriter:
         self.body.append(DumpReturn(tuple(reference for reference, _ in left), tuple(of for _, of in left)))
 
 
-def _tensor(of: TensorType) -> DumpType:
+def tensor_type(of: TensorType) -> DumpType:
+    """A tensor's type in the dump's words."""
     return DumpType(f"Tensor[{of.dtype.long_name}]", of.shape)
 
 
-def _clean(name: str) -> str:
+def clean(name: str) -> str:
     """A name without the marks that the form is made of."""
     return re.sub(r"[^\w.\-/]", "_", name)
 

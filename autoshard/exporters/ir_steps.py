@@ -46,28 +46,32 @@ def primitive(step: Step | WindowStep) -> str:
     return _PRIMITIVES["halo" if boxes else step.kind]
 
 
-def step_attrs(step: Step | WindowStep, rank: int, shape: Sequence[int], fusion: int = 0) -> Attrs:
+def step_attrs(
+    step: Step | WindowStep, rank: int, shape: Sequence[int], fusion: int = 0, world: Sequence[int] | None = None
+) -> Attrs:
     """The attributes of a step's line.
 
     Args:
         shape: of the whole tensor that the step works on, padding included.
         fusion: the number of the collectives that it is done together with; 0 if it is alone.
+        world: which of all ranks each rank of the mesh is; None: the same.
     """
     if step.kind == "slice":
         return _SLICE_ATTRS
-    ranks = ranks_of(step, rank)
+    ranks = ranks_of(step, rank, world)
     group: list[tuple[str, Attr]] = [("group", f"{step.groups.size}-{number_of(ranks)}")]
     if step.kind in REDUCTIONS:
         group += [("fusion", fusion), ("op", step.reduction)]
     elif fusion:
         group += [("fusion", fusion)]
     group += [("group_ranks", ranks), ("index", 0)]
-    return (*group, *_place_attrs(step, rank, shape))
+    return (*group, *_place_attrs(step, rank, shape, world or range(step.groups.mesh.devices)))
 
 
-def ranks_of(step: Step | WindowStep, rank: int) -> str:
+def ranks_of(step: Step | WindowStep, rank: int, world: Sequence[int] | None = None) -> str:
     """The ranks of the rank's group."""
-    return "-".join(map(str, step.groups.members(rank).tolist()))
+    members = step.groups.members(rank).tolist()
+    return "-".join(str(one if world is None else world[one]) for one in members)
 
 
 def number_of(*words: str) -> int:
@@ -75,22 +79,22 @@ def number_of(*words: str) -> int:
     return int(hashlib.sha256("|".join(words).encode()).hexdigest()[:15], 16)
 
 
-def _place_attrs(step: Step | WindowStep, rank: int, shape: Sequence[int]) -> Attrs:
+def _place_attrs(step: Step | WindowStep, rank: int, shape: Sequence[int], world: Sequence[int]) -> Attrs:
     """The dims that the step works on, and the rank's own part in it."""
     if step.kind in ("all_gather", "reduce_scatter"):
         return (("dim", step.dim),)
     if step.kind == "all_to_all":
         return (("split_count", step.groups.size), ("split_dim", step.dim), ("concat_dim", step.to_dim))
     if isinstance(step, WindowStep):
-        return (("dim", step.dim), *_exchanged_attrs(step, rank))
+        return (("dim", step.dim), *_exchanged_attrs(step, rank, world))
     if step.kind == "keep":
         return (("root", 0), ("keeps_value", step.groups.position(rank) == 0))
     if step.fetched is not None:
-        return _boxes_attrs(step, rank, shape)
-    return _permute_attrs(step, rank, shape) if step.kind == "permute" else ()
+        return _boxes_attrs(step, rank, shape, world)
+    return _permute_attrs(step, rank, shape, world) if step.kind == "permute" else ()
 
 
-def _permute_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
+def _permute_attrs(step: Step, rank: int, shape: Sequence[int], world: Sequence[int]) -> Attrs:
     """Whose block the rank gets and who gets its own; in rounds, also which piece of a block that is, and its place.
 
     In each round the rank sends the piece of its block that begins at `send_begin` and is `piece` large, and puts the
@@ -100,7 +104,7 @@ def _permute_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
     cuts, joins = routing.digits.cuts, routing.digits.joins
     turns = [routing.round(number) for number in range(routing.rounds)]
     if not cuts and not joins:
-        return (("src_rank", turns[0].sources[rank]), ("dest_rank", turns[0].targets[rank]))
+        return (("src_rank", world[turns[0].sources[rank]]), ("dest_rank", world[turns[0].targets[rank]]))
     piece = list(step.before.local_shape(shape))
     for tail in cuts:
         piece[tail.dim] //= tail.ratio
@@ -110,15 +114,15 @@ def _permute_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
         return tuple(starts.get(dim, 0) for dim in range(len(piece)))
 
     return (
-        ("src_rank", tuple(turn.sources[rank] for turn in turns)),
-        ("dest_rank", tuple(turn.targets[rank] for turn in turns)),
+        ("src_rank", tuple(world[turn.sources[rank]] for turn in turns)),
+        ("dest_rank", tuple(world[turn.targets[rank]] for turn in turns)),
         ("piece", tuple(piece)),
         ("send_begin", tuple(begin(cuts, turn.cuts[turn.targets[rank]]) for turn in turns)),
         ("recv_begin", tuple(begin(joins, turn.pieces[rank]) for turn in turns)),
     )
 
 
-def _boxes_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
+def _boxes_attrs(step: Step, rank: int, shape: Sequence[int], world: Sequence[int]) -> Attrs:
     """How many elements come from which ranks and go to which, and each box: its rank, where it begins and ends.
 
     Received boxes, the rank's own ones among them, tell where they lie in the source's block and in the new one, and
@@ -131,9 +135,9 @@ def _boxes_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
         if one.source != rank:
             come[one.source] = come.get(one.source, 0) + _count(one.source_box)
     go = {target: sum(_count(one.source_box) for one in boxes) for target, boxes in wanted.items()}
-    taken = tuple((one.source, *_ends(one.source_box), *_ends(one.target_box), one.adds) for one in pieces)
-    sent = tuple((target, *_ends(one.source_box)) for target, boxes in wanted.items() for one in boxes)
-    return (*_counts_attrs(come, go), ("recv_boxes", taken), ("send_boxes", sent))
+    taken = tuple((world[one.source], *_ends(one.source_box), *_ends(one.target_box), one.adds) for one in pieces)
+    sent = tuple((world[target], *_ends(one.source_box)) for target, boxes in wanted.items() for one in boxes)
+    return (*_counts_attrs(come, go, world), ("recv_boxes", taken), ("send_boxes", sent))
 
 
 def _count(box: Box) -> int:
@@ -144,7 +148,7 @@ def _ends(box: Box) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(one.start for one in box), tuple(one.stop for one in box)
 
 
-def _exchanged_attrs(step: WindowStep, rank: int) -> Attrs:
+def _exchanged_attrs(step: WindowStep, rank: int, world: Sequence[int]) -> Attrs:
     """How many elements of the dim come from which ranks and go to which."""
     members, own = step.groups.members(rank).tolist(), step.groups.position(rank)
     come, go = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
@@ -154,13 +158,16 @@ def _exchanged_attrs(step: WindowStep, rank: int) -> Attrs:
                 come[members[piece.source]] += piece.count
             elif piece.source == own != position:
                 go[member] += piece.count
-    return _counts_attrs(come, go)
+    return _counts_attrs(come, go, world)
 
 
-def _counts_attrs(come: Mapping[int, int], go: Mapping[int, int]) -> Attrs:
+def _counts_attrs(come: Mapping[int, int], go: Mapping[int, int], world: Sequence[int]) -> Attrs:
     """The ranks with which something is exchanged, and how many elements."""
     found: Attrs = ()
     for name, counts in (("recv", come), ("send", go)):
         ranks = [rank for rank, count in counts.items() if count]
-        found += ((f"{name}_rank_ids", tuple(ranks)), (f"{name}_lens", tuple(counts[rank] for rank in ranks)))
+        found += (
+            (f"{name}_rank_ids", tuple(world[rank] for rank in ranks)),
+            (f"{name}_lens", tuple(counts[rank] for rank in ranks)),
+        )
     return found

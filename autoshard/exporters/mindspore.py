@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from autoshard.core.strategy import Parts, show_parts
-from autoshard.ir.graph import DATA, Node, walk
+from autoshard.ir.graph import DATA, Node, Value, walk
 from autoshard.ir.scan import Scanner
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -33,6 +33,10 @@ MOST_AXES = 1000
 """Axes of a device matrix at most; MindSpore's have a dozen."""
 _SHARD = re.compile(r"(?P<name>[^\s(]+)\.shard\(")
 _NUMBER = re.compile("[0-9]+")
+_STAGE = re.compile(r"(?P<name>[^\s(=]+)\.pipeline_stage = (?P<stage>\d+)")
+_PASSED_OVER = re.compile(
+    r"set_auto_parallel_context\([^#]*\)|net = PipelineCell\(net, \d+\)|[^\s(=]+\.pipeline_segment = \d+"
+)
 
 
 class StrategyItem(Record, frozen=True, forbid_unknown_fields=False):
@@ -58,10 +62,12 @@ class StrategyFile(Record, frozen=True, forbid_unknown_fields=False):
 
 @dataclass(frozen=True)
 class Strategies:
-    """What such a file or such lines say: `operators` maps names to in_strategies, `parameters` to tensor maps."""
+    """What such a file or such lines say: `operators` maps names to in_strategies, `parameters` to tensor maps, and
+    `stages` cells to the stages that they bear."""
 
     operators: Mapping[str, Parts]
     parameters: Mapping[str, TensorMap]
+    stages: Mapping[str, int] = field(default_factory=dict)
 
     def layouts(self, mesh: Mesh) -> dict[str, Layout]:
         """The parameters' layouts on a mesh of as many devices.
@@ -78,8 +84,14 @@ class Strategies:
         return found
 
 
-def to_checkpoint(plan: Plan) -> dict[str, Any]:
+def to_checkpoint(
+    plan: Plan, stage: int = 0, nodes: Iterable[Node] | None = None, values: Iterable[Value] | None = None
+) -> dict[str, Any]:
     """The plan as a strategy checkpoint.
+
+    Args:
+        stage: the number of the stage whose plan it is.
+        nodes, values: operators and parameters in it; by default all.
 
     Where several mesh axes split one dim, its tensor map has a list, as in MindSpore's extended layouts.
 
@@ -87,17 +99,20 @@ def to_checkpoint(plan: Plan) -> dict[str, Any]:
         PlanError: a device order, or operators that only MindSpore's notions cannot tell apart.
     """
     return {
-        "current_stage": 0,
+        "current_stage": stage,
         _STRATEGIES: {
-            node.label: {"stage": 0, "parallel_strategy": [list(one) for one in _parts(plan, node)]}
-            for node in walk(plan.graph.nodes)
+            node.label: {"stage": stage, "parallel_strategy": [list(one) for one in _parts(plan, node)]}
+            for node in (walk(plan.graph.nodes) if nodes is None else nodes)
         },
         _LAYOUTS: {
             value.name: _layout_item(value.name, plan.layouts[value], value.type.shape)
-            for value in plan.graph.inputs
-            if plan.graph.role_of[value] != DATA
+            for value in (_held(plan) if values is None else values)
         },
     }
+
+
+def _held(plan: Plan) -> list[Value]:
+    return [value for value in plan.graph.inputs if plan.graph.role_of[value] != DATA]
 
 
 def _parts(plan: Plan, node: Node) -> Parts:
@@ -160,8 +175,12 @@ def _items(given: dict[str, Any] | None, kind: type[T], where: str) -> dict[str,
 
 def shard_lines(plan: Plan) -> str:
     """A line per operator, `block.up.matmul.shard(((2, 1), (1, 4)))`, with its primitive in a comment."""
-    lines = [f"{node.label}.shard({_tuple(_parts(plan, node))})  # {node.op.name}" for node in walk(plan.graph.nodes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(shard_line(plan, node) for node in walk(plan.graph.nodes)) + "\n"
+
+
+def shard_line(plan: Plan, node: Node) -> str:
+    """The line of one operator."""
+    return f"{node.label}.shard({_tuple(_parts(plan, node))})  # {node.op.name}"
 
 
 def _tuple(parts: Parts) -> str:
@@ -169,14 +188,19 @@ def _tuple(parts: Parts) -> str:
 
 
 def parse_lines(text: str) -> Strategies:
-    """What `shard_lines` wrote; empty lines and comments are passed over.
+    """What `shard_lines` wrote, or the lines of a plan in stages; empty lines and comments are passed over, and what
+    these say of the context, micro batches and segments.
 
     Raises:
         ParseError: a line of another form; the message has its number.
     """
     operators: dict[str, Parts] = {}
+    stages: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#") or _PASSED_OVER.fullmatch(line.strip()):
+            continue
+        if (cell := _STAGE.fullmatch(line.strip())) is not None:
+            stages[cell["name"]] = natural(cell["stage"])
             continue
         match = _SHARD.match(line.strip())
         try:
@@ -188,7 +212,7 @@ def parse_lines(text: str) -> Strategies:
         if any(one < 1 for parts in given for one in parts):
             raise ParseError(f"line {number}: {match['name']} has {given!r}; parts are numbers of at least 1")
         operators[match["name"]] = tuple(given)
-    return Strategies(operators, {})
+    return Strategies(operators, {}, stages)
 
 
 def _given(line: Scanner) -> list[tuple[int, ...]]:

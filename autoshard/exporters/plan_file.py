@@ -16,6 +16,7 @@ from autoshard.exporters.json_text import json_text
 from autoshard.exporters.plan_records import (
     FORMAT,
     FORMAT_1,
+    STAGES_FORMAT,
     VERSION,
     Caused,
     InputRecord,
@@ -116,7 +117,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
 # -- reading
 
 
-class _Head(Record, frozen=True, forbid_unknown_fields=False):
+class FileHead(Record, frozen=True, forbid_unknown_fields=False):
     """What tells the version of a file."""
 
     format: str = ""
@@ -132,8 +133,19 @@ def load_plan(path: str | Path, graph: Graph, mesh: Mesh | None = None) -> Plan:
     Raises:
         PlanError: no such file, not a plan, or a plan for another model or mesh, with the first things that differ.
     """
-    record = read_plan(path)
-    where = f"the plan in {path}"
+    return plan_of(read_plan(path), graph, mesh, f"the plan in {path}")
+
+
+def plan_of(record: PlanRecord, graph: Graph, mesh: Mesh | None, where: str) -> Plan:
+    """The plan that a record says, for a graph with the same names and types.
+
+    Args:
+        mesh: as for `load_plan`.
+        where: what the record is from, for messages.
+
+    Raises:
+        PlanError: a plan for another model or mesh, with the first things that differ.
+    """
     graph = made_as(graph, record.layouts)  # a plan may make activations again
     differing = _differences(record, graph)
     if differing:
@@ -155,9 +167,11 @@ def read_plan(path: str | Path) -> PlanRecord:
         PlanError: no such file, or not a plan; the message has the place.
     """
     data, where = read_bytes(path, "plan", PlanError), f"the plan {path}"
-    head = parse_json(data, _Head, where, PlanError)
+    head = parse_json(data, FileHead, where, PlanError)
     if head.format == FORMAT_1:
         return parse_json(data, Plan1, where, PlanError).now()
+    if head.format == STAGES_FORMAT:
+        raise PlanError(f"{path} is a plan in stages: it goes with --pipeline, or plan_pipeline(..., search=FILE)")
     if head.format != FORMAT:
         raise PlanError(
             f"{path} is no plan: its format is {head.format!r}, not {FORMAT!r}; `autoshard plan --save` writes one"

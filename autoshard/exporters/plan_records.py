@@ -11,6 +11,7 @@ from costmodel.json_door import Natural, Positive, Record, described, schema, wi
 
 FORMAT, VERSION = "autoshard plan", 2
 FORMAT_1 = "autoshard plan 1"
+STAGES_FORMAT, STAGES_VERSION = "autoshard stages", 1
 
 Axes = Annotated[str, described("Axes, major first, joined by dots: 'dp.tp', 'd:(1)2'; empty for none.")]
 LayoutText = Annotated[str, described("The axes that split each dim, then '+axes' for terms of a sum: 'dp, - +tp'.")]

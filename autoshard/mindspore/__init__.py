@@ -26,7 +26,7 @@ _HOME = {
         "get_algo_parameters", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
         "reset_algo_parameters", "set_algo_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
     ),
-    "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "set_seed"),
+    "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "lazy_inline", "set_seed"),
     "autoshard.mindspore.gradients": ("grad", "value_and_grad"),
     "autoshard.mindspore.model": ("Model",),
     "autoshard.mindspore.callbacks": (

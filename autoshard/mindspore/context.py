@@ -14,15 +14,26 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.setting_checks import (
+    check_config,
+    check_count,
+    check_fusion,
+    check_hardware,
+    check_memory,
+    check_mesh,
+    check_optimizer_config,
+    check_path,
+    check_pipeline_config,
+    check_save_graphs,
+    check_search,
+    check_strategy_file,
+    check_whole_number,
+    one_of,
+)
 from autoshard.plan.data_layouts import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.runtime.identity import identity
 from autoshard.runtime.world import planned_by
-from autoshard.search import search_modes
-from autoshard.search.memory_limit import read_limit
-from autoshard.util.checks import positive
-from autoshard.util.errors import AutoshardError, ContextError
-from costmodel import load, presets
-from costmodel.store import CALIBRATED, is_saved
+from autoshard.util.errors import ContextError
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 
@@ -103,6 +114,12 @@ class ParallelSettings:
         grad_accumulation_step: into how many micro batches a step of training cuts its batch, done one after the other;
             gradients are added up before the update. Losses and updates are those of the whole batch. An operator that
             needs the whole batch at once (its statistics) is refused by name.
+        pipeline_stages: into how many groups of equal size the devices are divided, in the order of ranks; strategies
+            are for the devices of one group. With `mesh` the groups lie along its first axis. The network is in
+            `nn.PipelineCell`, and its cells bear `pipeline_stage`; where none does, stages are made that cost alike.
+        pipeline_config: pipeline_scheduler, "1f1b" (the default), "gpipe", "zero_bubble_v", or a name of
+            `autoshard schedule`; pipeline_interleave, whether ranks run several segments (`cell.pipeline_segment`).
+        pipeline_result_broadcast: true or not, every rank has the results of the last stage.
         global_rank: this process's rank, checked against the launcher's.
     """
 
@@ -121,6 +138,9 @@ class ParallelSettings:
     parallel_optimizer_config: Mapping[str, Any] | None = None
     comm_fusion: Mapping[str, Any] | None = None
     grad_accumulation_step: int = 1
+    pipeline_stages: int = 1
+    pipeline_config: Mapping[str, Any] | None = None
+    pipeline_result_broadcast: bool = False
 
     @property
     def full_batch(self) -> bool:
@@ -139,146 +159,13 @@ _NOT_HONOURED = {
         "jit_syntax_level",
     ),
     "set_auto_parallel_context": (
-        "gradient_fp32_sync", "loss_repeated_mean", "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages",
-        "pipeline_config", "pipeline_result_broadcast", "group_ckpt_save_file", "auto_pipeline",
+        "gradient_fp32_sync", "loss_repeated_mean", "enable_alltoall", "all_reduce_fusion_config",
+        "group_ckpt_save_file", "auto_pipeline",
         "dump_local_norm", "auto_parallel_search_mode",
         "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
         "optimizer_weight_shard_aggregated_save",
     ),
 }  # fmt: skip
-
-
-# -- checks: (caller, value) -> the value to keep ------------------------------------------------------------
-
-
-def _one_of(*choices: object) -> Callable[[str, Any], Any]:
-    def check(what: str, value: Any) -> Any:
-        if not any(value is choice or value == choice and type(value) is type(choice) for choice in choices):
-            raise ContextError(f"{what} is {value!r}; it can be {', '.join(map(repr, choices))}")
-        return value
-
-    return check
-
-
-def _check_save_graphs(what: str, value: Any) -> int:
-    if isinstance(value, bool):
-        # MindSpore's older spelling; True means the level that its users look at.
-        return 2 if value else 0
-    return _one_of(0, 1, 2, 3)(what, value)
-
-
-def _check_path(what: str, value: Any) -> str:
-    if not isinstance(value, str | os.PathLike):
-        raise ContextError(f"{what} is {value!r}; it must be the path of a folder")
-    return os.fspath(value)
-
-
-def _check_memory(what: str, value: Any) -> int | None:
-    try:
-        return read_limit(value, what)
-    except AutoshardError as error:
-        raise ContextError(str(error)) from None
-
-
-def _check_search(what: str, value: Any) -> str:
-    return _one_of(*search_modes())(what, value)
-
-
-def _check_hardware(what: str, value: Any) -> str:
-    if not (isinstance(value, str) and is_saved(value)):
-        return _one_of(*sorted(presets()), CALIBRATED)(what, value)
-    try:
-        load(value)
-    except ValueError as error:
-        raise ContextError(f"{what} is {value!r}: {error}") from None
-    return value
-
-
-def _check_count(what: str, value: Any) -> int | None:
-    count = positive(value)
-    if value is not None and count is None:
-        raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
-    return count
-
-
-def _check_micro_batches(what: str, value: Any) -> int:
-    count = positive(value)
-    if count is None:
-        raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
-    return count
-
-
-def _check_mesh(what: str, value: Any) -> Mesh | None:
-    if value is None or isinstance(value, Mesh):
-        return value
-    if not isinstance(value, str):
-        raise ContextError(f"{what} is {value!r}; it must be a Mesh or its text, such as 'dp=2 tp=4'")
-    try:
-        return Mesh.parse(value)
-    except AutoshardError as error:
-        raise ContextError(f"{what} is {value!r}: {error}") from None
-
-
-def _check_strategy_file(what: str, value: Any) -> str:
-    if not isinstance(value, str | os.PathLike):
-        raise ContextError(f"{what} is {value!r}; it must be the path of a file of strategies")
-    return os.fspath(value)
-
-
-def _check_config(*known: str) -> Callable[[str, Any], Any]:
-    def check(what: str, value: Any) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, Mapping) or not set(value) <= set(known):
-            raise ContextError(f"{what} is {value!r}; it is a dict with {', '.join(known)}")
-        return _Frozen(value)
-
-    return check
-
-
-class _Frozen(dict):
-    """A dict that is a value: settings are compared and kept as keys."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
-
-
-def _check_optimizer_config(what: str, value: Any) -> Any:
-    found = _check_config(
-        "gradient_accumulation_shard", "parallel_optimizer_threshold", "optimizer_weight_shard_size", "optimizer_level"
-    )(what, value)
-    if found is None:
-        return None
-    threshold, size = found.get("parallel_optimizer_threshold", 64), found.get("optimizer_weight_shard_size", -1)
-    if found.get("gradient_accumulation_shard") or found.get("optimizer_level", "level1") not in ("level1", "level3"):
-        raise ContextError(
-            f"{what} is {value!r}: gradient_accumulation_shard and level2 are not offered; leave them out"
-        )
-    if (
-        isinstance(threshold, bool)
-        or not isinstance(threshold, int)
-        or threshold < 0
-        or size != -1
-        and positive(size) is None
-    ):
-        raise ContextError(
-            f"{what} is {value!r}: parallel_optimizer_threshold is KB, at least 0, and optimizer_weight_shard_size -1 "
-            "or at least 1"
-        )
-    return found
-
-
-def _check_fusion(what: str, value: Any) -> Any:
-    found = _check_config("openstate", "allreduce", "allgather", "reducescatter")(what, value)
-    for name, one in (found or {}).items():
-        if name != "openstate" and (
-            not isinstance(one, Mapping) or one.get("mode") != "auto" or one.get("config") is not None
-        ):
-            raise ContextError(
-                f"{what}: {name} is {one!r}; only {{'mode': 'auto', 'config': None}} is offered: collectives are "
-                "joined where that is faster by the price of the hardware"
-            )
-    return found
 
 
 def _check_rank(what: str, value: Any) -> int | None:
@@ -288,25 +175,28 @@ def _check_rank(what: str, value: Any) -> int | None:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "mode": _one_of(GRAPH_MODE, PYNATIVE_MODE),
-    "device_target": _one_of("CPU", "GPU", "Ascend"),
-    "save_graphs": _check_save_graphs,
-    "save_graphs_path": _check_path,
-    "max_device_memory": _check_memory,
-    "parallel_mode": _one_of(*ParallelMode.MODES),
-    "search_mode": _check_search,
-    "device_num": _check_count,
+    "mode": one_of(GRAPH_MODE, PYNATIVE_MODE),
+    "device_target": one_of("CPU", "GPU", "Ascend"),
+    "save_graphs": check_save_graphs,
+    "save_graphs_path": check_path,
+    "max_device_memory": check_memory,
+    "parallel_mode": one_of(*ParallelMode.MODES),
+    "search_mode": check_search,
+    "device_num": check_count,
     "dataset_strategy": check_dataset_strategy,
-    "mesh": _check_mesh,
-    "hardware": _check_hardware,
-    "gradients_mean": _one_of(True, False),
-    "parameter_broadcast": _one_of(True, False),
-    "strategy_ckpt_save_file": _check_strategy_file,
-    "strategy_ckpt_load_file": _check_strategy_file,
-    "enable_parallel_optimizer": _one_of(True, False),
-    "parallel_optimizer_config": _check_optimizer_config,
-    "comm_fusion": _check_fusion,
-    "grad_accumulation_step": _check_micro_batches,
+    "mesh": check_mesh,
+    "hardware": check_hardware,
+    "gradients_mean": one_of(True, False),
+    "parameter_broadcast": one_of(True, False),
+    "strategy_ckpt_save_file": check_strategy_file,
+    "strategy_ckpt_load_file": check_strategy_file,
+    "enable_parallel_optimizer": one_of(True, False),
+    "parallel_optimizer_config": check_optimizer_config,
+    "comm_fusion": check_fusion,
+    "grad_accumulation_step": check_whole_number,
+    "pipeline_stages": check_whole_number,
+    "pipeline_config": check_pipeline_config,
+    "pipeline_result_broadcast": one_of(True, False),
     "global_rank": _check_rank,
 }
 
@@ -415,11 +305,41 @@ def changed_settings(what: str, now: ParallelSettings, changes: Mapping[str, Any
             f"{call}: device_num is {new.device_num}, but mesh '{new.mesh}' has {new.mesh.devices} devices; "
             "give one of both"
         )
+    check_stages(call, new)
     return new
 
 
+def check_stages(call: str, parallel: ParallelSettings, devices: int | None = None) -> None:
+    """That the devices can be divided into so many groups.
+
+    Args:
+        devices: how many there are; None: as the settings say, if they do.
+
+    Raises:
+        ContextError: they cannot.
+    """
+    stages, mesh = parallel.pipeline_stages, parallel.mesh
+    known = devices or parallel.device_num
+    if stages == 1 or parallel.parallel_mode == ParallelMode.STAND_ALONE:
+        return
+    if parallel.parallel_mode == ParallelMode.DATA_PARALLEL:
+        raise ContextError(
+            f"{call}: pipeline_stages is {stages}, but in parallel_mode 'data_parallel' there are no stages; take "
+            "'semi_auto_parallel' or 'auto_parallel'"
+        )
+    if mesh is not None and mesh.axes[0][1] != stages:
+        raise ContextError(
+            f"{call}: pipeline_stages is {stages}, but the first axis of mesh '{mesh}', along which stages lie, has "
+            f"size {mesh.axes[0][1]}"
+        )
+    if known and known % stages:
+        raise ContextError(
+            f"{call}: pipeline_stages is {stages}, which does not divide the {known} devices into equal groups"
+        )
+
+
 def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
-    full = _one_of(True, False)(f"{call}: full_batch", changes.pop("full_batch"))
+    full = one_of(True, False)(f"{call}: full_batch", changes.pop("full_batch"))
     strategy = FULL_BATCH if full else DATA_PARALLEL
     if full and changes.get("dataset_strategy", strategy) != strategy:
         raise ContextError(
@@ -431,7 +351,7 @@ def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _spell_strategy_files(call: str, changes: dict[str, Any]) -> dict[str, Any]:
     known = ("load_file", "save_file", "only_trainable_params")
-    given = _check_config(*known)(f"{call}: strategy_ckpt_config", changes.pop("strategy_ckpt_config")) or {}
+    given = check_config(*known)(f"{call}: strategy_ckpt_config", changes.pop("strategy_ckpt_config")) or {}
     files = {f"strategy_ckpt_{name}": given[name] for name in known[:2] if given.get(name)}
     return {**files, **changes}
 

@@ -23,7 +23,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.dataset import DataError, Row
 from autoshard.partition.program import Register
 from autoshard.plan.data_layouts import DatasetStrategy, data_layout
-from autoshard.runtime.array import cut
+from autoshard.runtime.array import cut, join
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.padded import fit
@@ -32,7 +32,7 @@ from autoshard.util.errors import PlanError
 
 
 class Feed:
-    """Reads rows for the ranks that `comm` hosts.
+    """Reads rows for the ranks that `comm` hosts, divided over `mesh`: that of all, or of each stage.
 
     `types` and `names` describe the last row: the whole tensors' types, and the columns' names. `when` is for
     messages ("epoch 2").
@@ -87,6 +87,19 @@ class Feed:
     def blocks(self, registers: Sequence[Register], row: Row) -> list[Parts]:
         """The row in the blocks that the program's data registers take, one array per hosted rank."""
         return [self._blocks(i, register, row) for i, register in enumerate(registers)]
+
+    def whole(self, row: Row, comm: Comm) -> list[np.ndarray]:
+        """The row in whole arrays, put together of what ranks read of it.
+
+        Args:
+            comm: of those ranks between which data is divided, of which this process hosts some.
+        """
+        if not self.separate:
+            return list(row)
+        return [
+            join([array], data_layout(self.mesh, self.strategy, i, array.ndim), self.types[i].shape, comm)
+            for i, array in enumerate(row)
+        ]
 
     def _blocks(self, i: int, register: Register, row: Row) -> Parts:
         array = row[i].astype(register.whole.dtype.numpy, copy=False)
@@ -188,7 +201,8 @@ class Feed:
     @cached_property
     def _gathering(self) -> tuple[np.ndarray, Callable[[list[np.ndarray]], list[np.ndarray]]]:
         """All ranks in the order in which they are gathered, and what gathers a line of each."""
-        groups = self.mesh.groups(self.mesh.all_axes)
+        mesh = Mesh.flat(self.comm.world)  # which has the ranks of all stages, where `mesh` is that of one
+        groups = mesh.groups(mesh.all_axes)
         gather = self.comm.prepared("all_gather", (1, 3), np.dtype(np.int64), groups)
         return groups.members(self.comm.ranks[0]), gather
 

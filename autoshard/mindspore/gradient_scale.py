@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoshard.mindspore.context import ParallelMode, ParallelSettings
+from autoshard.trace.cell import Cell
 from autoshard.util.errors import ContextError
 
 _ADDED = ("sum", "none")
@@ -22,7 +23,10 @@ def gradient_scale(parallel: ParallelSettings, devices: int, network: Any, loss_
         ContextError: gradients_mean=True beside a loss that is a sum, in other modes than data_parallel; in that mode a
             loss that does not tell how it reduces rows.
     """
-    loss = loss_fn if loss_fn is not None else getattr(network, "loss_fn", None)
+    inner = network
+    while not hasattr(inner, "loss_fn") and isinstance(getattr(inner, "network", None), Cell):
+        inner = inner.network  # of a PipelineCell or the like
+    loss = loss_fn if loss_fn is not None else getattr(inner, "loss_fn", None)
     reduction = getattr(loss, "reduction", None)
     if parallel.parallel_mode != ParallelMode.DATA_PARALLEL:
         if parallel.gradients_mean and reduction in _ADDED:

@@ -20,42 +20,14 @@ from typing import Any
 
 from autoshard.api import Planned
 from autoshard.engines.executors import check_engine_device
-from autoshard.engines.session import Session
-from autoshard.layout.mesh import Mesh
-from autoshard.mindspore.algo_parameters import algorithm
 from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
-from autoshard.mindspore.communication import get_group_size, get_rank
-from autoshard.mindspore.context import (
-    FULL_BATCH,
-    GRAPH_MODE,
-    DatasetStrategy,
-    ParallelMode,
-    ParallelSettings,
-    Settings,
-    parallel_settings,
-    settings,
-)
-from autoshard.mindspore.dataset import Row
-from autoshard.mindspore.feed import Feed, named_columns, signature
-from autoshard.mindspore.gradient_scale import gradient_scale
+from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.metrics import Loss, metrics_of
 from autoshard.mindspore.ops.primitive import as_tensors
-from autoshard.mindspore.planning import layout_summary, planned_as_set
+from autoshard.mindspore.planning import layout_summary
 from autoshard.mindspore.resume import Position, TrainingState
-from autoshard.runtime.comm import Comm
-from autoshard.runtime.interpret import Parts
-from autoshard.runtime.local import LocalComm
-from autoshard.runtime.mpi import default_comm
-from autoshard.search.algo_parameters import SearchParameters
-from autoshard.trace.arguments import check_count
-from autoshard.trace.cell import recomputed
-from autoshard.trace.function import Traced, trace
-from autoshard.transform.train import train_step
-from autoshard.util.errors import ContextError
-from costmodel import format_count
-
-MAX_DUMPED_RANKS = 64
-"""Ranks that one process dumps; beyond that only rank 0's files are written."""
+from autoshard.mindspore.sessions import LOSS, RESULTS, TRAIN, AnySession, Sessions
+from autoshard.pipeline.planning import PlannedPipeline
 
 
 class Model:
@@ -86,11 +58,9 @@ class Model:
             )
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
-        self._sessions: dict[tuple, Session[Planned]] = {}
-        self._active: Session | None = None
-        self._latest: tuple[tuple, Session] | None = None
+        self._sessions = Sessions(self)
+        self._active: AnySession | None = None
         self._position = Position()
-        self._engine, self._device = "numpy", "auto"
 
     def train(
         self,
@@ -126,7 +96,7 @@ class Model:
         """
         self._check_training(epoch, dataset_sink_mode, resume)
         check_engine_device(engine, device)
-        self._engine, self._device = engine, device
+        self._sessions.engine, self._sessions.device = engine, device
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
         if not 0 <= initial_epoch < epoch:
@@ -182,21 +152,27 @@ class Model:
         self._no_sink(dataset_sink_mode, "eval")
         self.sync()
         losses: list[float] = []
+        loaded: list[AnySession] = []
         for metric in self.metrics.values():
             metric.clear()
         with _mode_of(self.network, training=False):
-            for row, feed in self._rows(valid_dataset, "evaluation"):
-                session = self._session("eval", feed, self._trace_results if self.metrics else self._trace_loss)
-                if not losses:
+            for row, feed in self._sessions.rows(valid_dataset, "evaluation"):
+                session = self._sessions.of(self._evaluation, feed)
+                if session not in loaded:  # one for each size of rows
                     session.load()
-                losses.append(self._evaluated(session, feed.blocks(session.data, row)))
+                    loaded.append(session)
+                losses.append(self._evaluated(session, self._sessions.given(session, feed, row)))
         if not losses:
             raise TrainingError("eval: the dataset has no rows")
         if self.metrics:
             return {name: metric.eval() for name, metric in self.metrics.items()}
         return sum(losses) / len(losses)
 
-    def _evaluated(self, session: Session, blocks: list[Parts]) -> float:
+    @property
+    def _evaluation(self) -> str:
+        return RESULTS if self.metrics else LOSS
+
+    def _evaluated(self, session: AnySession, blocks: list) -> float:
         """The loss of a row, of which the metrics take note."""
         if not self.metrics:
             return session.step(blocks)
@@ -224,14 +200,14 @@ class Model:
         if train_dataset is not None:
             self._check_training(epoch, False, False)
             self.network.set_train(True)
-            self._prepared("train", train_dataset, self._trace_step)
+            self._prepared(TRAIN, train_dataset)
         if valid_dataset is not None:
             with _mode_of(self.network, training=False):
-                self._prepared("eval", valid_dataset, self._trace_results if self.metrics else self._trace_loss)
+                self._prepared(self._evaluation, valid_dataset)
 
-    def _prepared(self, kind: str, dataset: Any, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        for _, feed in self._rows(dataset, kind):
-            return self._session(kind, feed, tracing)
+    def _prepared(self, kind: str, dataset: Any) -> AnySession:
+        for _, feed in self._sessions.rows(dataset, kind):
+            return self._sessions.of(kind, feed)
         raise TrainingError(f"{kind}: the dataset has no rows")
 
     def infer_train_layout(
@@ -240,44 +216,36 @@ class Model:
         """How parameters and states lie in training: by name what `layout_summary` says. Nothing is run."""
         self._check_training(1, False, False)
         self.network.set_train(True)
-        return layout_summary(self._prepared("train", train_dataset, self._trace_step).planned)
+        return layout_summary(self._prepared(TRAIN, train_dataset).planned)
 
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, tuple]:
         """How parameters lie when `predict` is called with such data: by name what `layout_summary` says."""
         with _mode_of(self.network, training=False):
-            return layout_summary(self._predicting(predict_data).planned)
+            return layout_summary(self._sessions.predicting(predict_data).planned)
 
     def predict(self, *predict_data: Any) -> Any:
         """The network's result for whole arrays, given alike on every rank."""
         self.sync()
         with _mode_of(self.network, training=False):
-            session = self._predicting(predict_data)
+            session = self._sessions.predicting(predict_data)
         session.load()
         return as_tensors(session.call(*predict_data))
-
-    def _predicting(self, inputs: tuple[Any, ...]) -> Session[Planned]:
-        key = ("predict", *self._settings_key(), signature(inputs))
-        if key not in self._sessions:
-            planned = self._plan(trace(self.network, *inputs), full_batch=True)
-            self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
-        return self._sessions[key]
 
     def train_once(self, *columns: Any) -> float:
         """One step on one row; the cells hold the new parameters. The loss, the mean over its elements."""
         self._check_training(1, False, False)
         self.network.set_train(True)
-        for row, feed in self._rows([columns], "a step"):
-            session = self._activated(self._session("train", feed, self._trace_step))
-            loss = session.step(feed.blocks(session.data, row))
+        for row, feed in self._sessions.rows([columns], "a step"):
+            session = self._activated(self._sessions.of(TRAIN, feed))
+            loss = session.step(self._sessions.given(session, feed, row))
             self.sync()
             return loss
         raise TrainingError("train_once: no row")
 
     @property
-    def planned(self) -> Planned | None:
+    def planned(self) -> Planned | PlannedPipeline | None:
         """What was planned for the last training step; None before there is one."""
-        trained = [session for key, session in self._sessions.items() if key[0] == "train"]
-        return trained[-1].planned if trained else None
+        return self._sessions.trained
 
     def sync(self) -> None:
         """Bring the parameters as they stand now, in blocks on the ranks, into the network's cells.
@@ -304,7 +272,7 @@ class Model:
         Raises:
             CheckpointError: on every rank, should any fail; the checkpoints before it are whole.
         """
-        comm = self._active.comm if self._active is not None else self._comm(self._mesh())
+        comm = self._active.comm if self._active is not None else self._sessions.comm
         if comm.world == 1 and get_rank():
             return Path(directory)  # Processes that train each for itself do not overwrite each other's files.
         return self._state().save(directory, comm, self._active, self._position, keep)
@@ -323,10 +291,9 @@ class Model:
         Raises:
             CheckpointError: on every rank, should any fail; nothing has been changed then.
         """
-        self._position, changed = self._state().load(directory, self._comm(self._mesh()), step, states)
+        self._position, changed = self._state().load(directory, self._sessions.comm, step, states)
         if changed:
             self._sessions.clear()
-            self._latest = None
         self._active = None
         return self._position
 
@@ -357,9 +324,9 @@ class Model:
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
         begun = progress.step
-        for row, feed in islice(self._rows(dataset, f"epoch {progress.epoch}"), begun, None):
-            session = self._activated(self._session("train", feed, self._trace_step))
-            loss = session.step(feed.blocks(session.data, row))
+        for row, feed in islice(self._sessions.rows(dataset, f"epoch {progress.epoch}"), begun, None):
+            session = self._activated(self._sessions.of(TRAIN, feed))
+            loss = session.step(self._sessions.given(session, feed, row))
             progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
             self._position = Position(progress.epoch, progress.step, progress.total_steps)
             _tell(listeners, "on_step_end", progress)
@@ -369,118 +336,13 @@ class Model:
             _tell(listeners, "on_epoch_end", progress)
         return progress
 
-    def _activated(self, session: Session) -> Session[Planned]:
+    def _activated(self, session: AnySession) -> AnySession:
         """The session, with the parameters in its blocks."""
         if session is not self._active:
             self.sync()
             session.load()
             self._active = session
         return session
-
-    def _rows(self, dataset: Any, when: str) -> Iterator[tuple[Row, Feed]]:
-        """The rows that all ranks agree on, with what feeds them."""
-        mesh = self._mesh()
-        feed = Feed(self._comm(mesh), mesh, self._data_strategy(), getattr(dataset, "column_names", None), when)
-        for row in feed.rows(dataset):
-            yield row, feed
-
-    # -- from rows to programs
-
-    def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        now = (kind, settings(), self._parallel, feed.names, feed.types, self._engine, self._device)
-        if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
-            return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
-        session = self._found(kind, feed, tracing)
-        self._latest = now, session
-        return session
-
-    def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        where = (self._engine, self._device) if kind == "train" else ("numpy", "auto")
-        key = (kind, *self._settings_key(), feed.signature, *where)
-        if key not in self._sessions:
-            planned = self._plan(tracing(feed))
-            self._sessions[key] = Session(planned, feed.comm, *where)
-            if kind == "train":
-                self._dump(planned, feed.comm)
-        return self._sessions[key]
-
-    def _settings_key(self) -> tuple[Settings, ParallelSettings, SearchParameters]:
-        if settings().mode != GRAPH_MODE:
-            raise ContextError(
-                "Model runs whole graphs: set_context(mode=GRAPH_MODE). "
-                "For eager computing call the cells on arrays directly"
-            )
-        return settings(), self._parallel, algorithm()
-
-    @property
-    def _parallel(self) -> ParallelSettings:
-        """The settings of the context, or of a network that has its own (AutoParallel)."""
-        own = getattr(self.network, "settings", None)
-        return own if isinstance(own, ParallelSettings) else parallel_settings()
-
-    def _data_strategy(self) -> DatasetStrategy:
-        parallel = self._parallel
-        return FULL_BATCH if parallel.parallel_mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
-
-    def _trace_step(self, feed: Feed) -> Traced:
-        scale = gradient_scale(self._parallel, self._mesh().devices, self.network, self.loss_fn)
-        again, parts = recomputed(self.network), self._parallel.grad_accumulation_step
-        given = (self._objective(feed.names), self.optimizer, *feed.types)
-        return train_step(*given, recompute=again, gradient_scale=scale, micro_batches=parts).traced
-
-    def _trace_results(self, feed: Feed) -> Traced:
-        """The loss, what the network returns, and the label; of a network alone just what it returns."""
-        if self.loss_fn is None:
-            return trace(self._objective(feed.names), *feed.types)
-        loss_fn, network = self.loss_fn, self.network
-
-        def results(*columns: Any) -> Any:
-            *inputs, label = columns
-            found = network(*inputs)
-            return loss_fn(found, label), found, label
-
-        return trace(named_columns(results, self.network, feed.names), *feed.types)
-
-    def _trace_loss(self, feed: Feed) -> Traced:
-        return trace(self._objective(feed.names), *feed.types)
-
-    def _objective(self, names: Sequence[str]) -> Callable:
-        """A function from a row to the loss, whose arguments are called like the columns."""
-
-        def objective(*columns: Any) -> Any:
-            if self.loss_fn is None:
-                return self.network(*columns)
-            *inputs, label = columns
-            columns_told = format_count(len(columns), "column")
-            check_count(self.network, len(inputs), f"a row of the dataset has {columns_told}, the last is the label")
-            return self.loss_fn(self.network(*inputs), label)
-
-        return named_columns(objective, self.network, names)
-
-    def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
-        strategy = FULL_BATCH if full_batch else self._data_strategy()
-        held = (
-            {} if self.optimizer is None else {one: self.optimizer.states[id(one)] for one in self.optimizer.parameters}
-        )
-        return planned_as_set(traced, self._mesh(), settings(), self._parallel, strategy, held)
-
-    def _mesh(self) -> Mesh:
-        parallel = self._parallel
-        if parallel.parallel_mode == ParallelMode.STAND_ALONE:
-            return Mesh.flat(1)
-        return parallel.mesh or Mesh.flat(parallel.device_num or get_group_size())
-
-    def _comm(self, mesh: Mesh) -> Comm:
-        """In stand_alone each process trains for itself."""
-        alone = self._parallel.parallel_mode == ParallelMode.STAND_ALONE
-        return LocalComm(1) if alone else default_comm(mesh.devices)
-
-    def _dump(self, planned: Planned, comm: Comm) -> None:
-        # Processes that train each for itself do not overwrite each other's files.
-        if not settings().save_graphs or comm.world == 1 and get_rank():
-            return
-        ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
-        planned.dump(settings().save_graphs_path, ranks)
 
 
 def _tell(listeners: tuple[Callback, ...], what: str, progress: Progress) -> None:

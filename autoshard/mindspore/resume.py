@@ -14,6 +14,7 @@ from autoshard.engines.session import Session
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.primitive import Primitive
+from autoshard.pipeline.execute.training import StagedSession
 from autoshard.runtime.checkpoint import STATES, LocalBlocks, Placed, Reader, check_names, open_source, save
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.stored import Stored
@@ -55,7 +56,12 @@ class TrainingState:
         return {**self.parameters, **self.states}
 
     def save(
-        self, directory: str | os.PathLike, comm: Comm, session: Session | None, at: Position, keep: int = 0
+        self,
+        directory: str | os.PathLike,
+        comm: Comm,
+        session: Session | StagedSession | None,
+        at: Position,
+        keep: int = 0,
     ) -> Path:
         """Write a checkpoint, from the blocks of the session that trains where there is one; its folder.
 
@@ -63,7 +69,7 @@ class TrainingState:
             CheckpointError: it cannot be written, or the session trains what none of the cells owns.
         """
         blocks = dict(session.blocks()) if session is not None else {}
-        mesh = session.program.mesh if session is not None else Mesh.flat(comm.world)
+        mesh = session.program.mesh if isinstance(session, Session) else Mesh.flat(comm.world)
         named = self.named
         lost = sorted(one.name for one in blocks.keys() - set(named.values()))
         if lost:

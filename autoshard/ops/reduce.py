@@ -95,6 +95,23 @@ def _(g, y, x, axis, keep_dims, count):
     return spread(g, shape=tuple(x.shape), axis=axis, keep_dims=keep_dims, scale=1 / size if size else 1.0)
 
 
+@operator("Unbiased", rule="... -> ...", linear=((0,),))
+def unbiased(x, *, count, correction=1):
+    """x, means of `count` squares of distances from a mean, as if divided by `count - correction` (Bessel)."""
+    return x * x.dtype.type(_bessel(count, correction))
+
+
+@unbiased.gradient
+def _(g, y, x, count, correction):
+    return unbiased(g, count=count, correction=correction)
+
+
+def _bessel(count: int, correction: float) -> float:
+    """What makes of a mean of `count` an estimate without bias; of too few, infinity."""
+    free = max(0.0, count - correction)
+    return count / free if free else math.inf
+
+
 @reduce_mean.localize
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     shape = placement.operands[0].shape

@@ -9,9 +9,9 @@ import numpy as np
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.execute.session import PipelineSession, Ran
-from autoshard.pipeline.planning import planned_stages
 from autoshard.pipeline.schedules import check
 from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stage_plans import planned_stages
 from autoshard.pipeline.stages.cut import Pipeline
 from autoshard.pipeline.transfers.group import stacked
 from autoshard.runtime.local import LocalComm

@@ -31,7 +31,9 @@ class PlannedData:
     ignored: tuple[str, ...] = ()
     """What people asked for and the mode did not follow: operators that they configured, inputs and outputs."""
     uncut: Traced | None = None
-    """What was traced, if `traced` does it in micro batches."""
+    """What was traced, if `traced` does it in micro batches that lead to the same."""
+    statistics: str = "batch"
+    """Whose statistics the step takes: the batch's, or each micro batch's own."""
     memory: int | None = None
     """The limit of a device's memory in bytes, if one was given, or kept to as the hardware says."""
 

@@ -18,6 +18,8 @@ from autoshard.util.errors import GraphError, StrategyError, at
 from autoshard.util.source import Source, caller
 
 Given = Sequence[int] | Layout | None
+_SOURCED = frozenset({"in_shardings", "out_shardings", "pipeline_stage", "pipeline_segment"})
+"""Attributes of which a cell keeps where they were set."""
 
 
 class Cell(Owned):
@@ -43,7 +45,7 @@ class Cell(Owned):
         self.shard_source: Source | None = None
         self.recomputes = False
         self.compute_type: DType | None = None
-        # Where in_shardings and out_shardings were set; first, as setting them notes it.
+        # Where in_shardings, out_shardings and stages were set; first, as setting them notes it.
         self.annotation_sources: dict[str, Source | None] = {}
         self.in_shardings: Any = None
         self.out_shardings: Any = None
@@ -76,7 +78,7 @@ class Cell(Owned):
                 f"it, which nobody would find to train; use CellList, or an attribute for each"
             )
         object.__setattr__(self, label, value)
-        if label in ("in_shardings", "out_shardings"):
+        if label in _SOURCED:
             self.annotation_sources[label] = caller()
         if isinstance(value, Owned):
             value.adopt(self, label)
@@ -311,11 +313,9 @@ def _checked(given: Any, what: str) -> tuple[Entry, ...] | None:
 
 
 def stages_of_cells(network: Cell) -> dict[str, int]:
-    """The stages that a model's cells bear, MindSpore's way: `network.layer1.pipeline_stage = 1`; by paths, as
-    `cut_stages` takes them. The stage of a cell inside of another one counts more than that one's.
-
-    Args:
-        network: what was traced: names in the graph begin at its parts.
+    """The stages that a model's cells bear, MindSpore's way: `network.layer1.pipeline_stage = 1`; by their paths, with
+    which names in the graph begin, as `cut_stages` takes them. The stage of a cell inside of another one counts more
+    than that one's.
     """
-    found = ((path, getattr(cell, "pipeline_stage", None)) for path, cell in network.cells_and_names())
+    found = ((cell.path, getattr(cell, "pipeline_stage", None)) for _, cell in network.cells_and_names())
     return {path: stage for path, stage in found if path and stage is not None}

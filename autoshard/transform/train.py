@@ -13,6 +13,7 @@ from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
+from autoshard.transform.micro.statistics import BATCH
 from autoshard.transform.recompute import backward_begins, cheap
 from autoshard.transform.recompute import recompute as recomputed
 from autoshard.transform.recompute import regather as regathered
@@ -50,6 +51,7 @@ def train_step(
     regather: bool = False,
     leave_unreached: bool = False,
     micro_batches: int = 1,
+    statistics: str = BATCH,
     rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
     gradient_scale: float = 1.0,
 ) -> TrainStep:
@@ -64,6 +66,8 @@ def train_step(
             they are not kept in between.
         micro_batches: into how many parts the batch is cut, which are done one after the other; the gradients are
             added up before the update. Same numbers, less memory: see `transform.micro.accumulate`.
+        statistics: whose a batch normalization takes in training then: "batch" refuses it, "micro_batch" takes those of
+            each micro batch, as gradient accumulation does.
         rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
         gradient_scale: what gradients are multiplied by before the optimizer has them.
 
@@ -94,7 +98,7 @@ def train_step(
     if regather:
         traced = replace(traced, graph=regathered(traced.graph))
     if micro_batches != 1:
-        traced = accumulated(traced, micro_batches)
+        traced = accumulated(traced, micro_batches, statistics)
     return TrainStep(traced, loss, gradients, untouched)
 
 
@@ -113,13 +117,13 @@ def _updated(
     return replace(recorder.finish(returned, forward.arguments, forward.results), stages=forward.stages)
 
 
-def accumulated(traced: Traced, micro_batches: int) -> Traced:
+def accumulated(traced: Traced, micro_batches: int, statistics: str = BATCH) -> Traced:
     """A traced training step with its batch in parts; strategies that nodes have been given hold for each part.
 
     Raises:
         GraphError: see `transform.micro.accumulate`.
     """
-    loop = Accumulated.of(traced.graph, micro_batches)
+    loop = Accumulated.of(traced.graph, micro_batches, statistics)
     given = traced.annotations
     kept = {node: given[of] for node, of in loop.stands_for.items() if of in given}
     return replace(traced, graph=loop.graph, annotations={**given, **kept})

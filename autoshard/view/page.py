@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from autoshard.exporters.difference import difference
-from autoshard.exporters.export import export
+from autoshard.exporters.export import PLAN_FORMS
 from autoshard.exporters.plan_records import PlanRecord
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import AutoshardError, PlanError
@@ -97,7 +97,7 @@ def exported(planned: PlannedData) -> dict[str, str]:
     for form in ("shard", "dtensor", "jax"):
         # A form that cannot say this plan, or needs what is not installed, is left out.
         with contextlib.suppress(AutoshardError):
-            found[form] = export(planned, form)
+            found[form] = PLAN_FORMS.text(planned, form)
     return {form: text for form, text in found.items() if 0 < len(text) <= MOST_EXPORTED}
 
 

@@ -28,9 +28,44 @@ def test_a_run_is_compared_with_the_whole_batch(cli):
     assert "the unsplit run" in out
 
 
+NORMED = """
+import numpy as np
+from autoshard import ops
+from autoshard.mindspore import nn
+from autoshard.nn import SGD
+from autoshard.trace import set_seed
+from autoshard.transform import train_step
+
+x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+
+
+def train():
+    set_seed(1)
+    net = nn.SequentialCell(nn.Dense(6, 10), nn.BatchNorm1d(10), nn.Tanh(), nn.Dense(10, 4), nn.BatchNorm1d(4))
+    net.set_train(True)
+    return train_step(lambda x: ops.reduce_mean(ops.square(net(x) - 1.0)), SGD(net.trainable_params(), 0.1), x)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "where", [["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--schedule", "zbv"], ["--mode", "batch"]]
+)
+def test_statistics_of_each_micro_batch(cli, tmp_path, where):
+    script = tmp_path / "normed.py"
+    script.write_text(NORMED)
+    asked = ("run", f"{script}:train", "-n", "4", *where, "--micro-batches", "3", "--check", "--timeout", "120")
+    code, _, err = cli(*asked)
+    assert code and "--statistics micro_batch takes them of each micro batch instead" in err
+    code, out, err = cli(*asked, "--statistics", "micro-batch")
+    assert code == 0, err
+    assert "equal to the unsplit run" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("plan", STEP, "-n", "2", "--statistics", "mini"), "it can be 'batch' or 'micro_batch'"),
         (("plan", STEP, "-n", "2", "--micro-batches", "5"), "x has 48 rows, which 5 does not divide; 1, 2, 3, 4, 6, 8"),
         (("plan", STEP, "-n", "2", "--micro-batches", "0"), "into 0 micro batches: give a number from 1 on"),
         (("run", str(MODELS), "-n", "2", "--micro-batches", "2"), "which plans itself"),

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
+import numpy as np
 import pytest
+
+from autoshard.cli.module_run import SEED, random_inputs
+from autoshard.exporters.ir_parse import parse_dump
+from autoshard.ir.graph import DATA
+from autoshard.runtime.checkpoint import Reader, find
 
 SCRIPT = """
 import numpy as np
@@ -40,6 +48,18 @@ def test_plan_tells_of_stages(target, cli):
     assert all(stage["operators"] for stage in found["stages"])
 
 
+def test_dump_writes_what_each_rank_of_a_stage_runs(target, cli, tmp_path):
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--ranks", "0,3", "-o", str(tmp_path)]
+    code, out, err = cli("dump", target, *order)
+    assert code == 0, err
+    files = [Path(line) for line in out.splitlines()]
+    assert [file.parent.name for file in files] == ["rank_0"] * 3 + ["rank_3"] * 3
+    nodes = parse_dump(files[-1].read_text()).nodes
+    assert sorted({node.attr("micro") for node in nodes if node.op == "Receive"}) == [0, 1, 2]
+    code, _, err = cli("dump", target, *order, "--dataset-strategy", "data_parallel")
+    assert code and "--dataset-strategy: not for a plan in stages" in err
+
+
 @pytest.mark.mpi
 def test_run_on_ranks_of_other_sizes(target, cli):
     order = ["--pipeline", "dp=2/tp=1", "--micro-batches", "2", "--schedule", "zb_h1", "--check"]
@@ -47,6 +67,43 @@ def test_run_on_ranks_of_other_sizes(target, cli):
     assert code == 0, err
     assert "ran on 2 stages (zb_h1, 2 micro batches) on dp=2 on ranks 0-1; rank 2" in out
     assert "ranks idle for" in out and "predicted " in out and "equal to the unsplit run" in out
+
+
+@pytest.mark.mpi
+def test_a_checkpoint_goes_on_in_other_stages_and_without(target, cli, tmp_path):
+    """Three steps, each in another form, lead to what three steps in one process lead to."""
+    saved = str(tmp_path / "saved")
+    for i, order in enumerate(
+        (
+            ["-n", "3", "--pipeline", "dp=2/tp=1", "--micro-batches", "2"],
+            ["-n", "4", "--pipeline", "pp", "--mesh", "pp=2,dp=2", "--micro-batches", "3", "--schedule", "zb_h1"],
+            ["-n", "2"],
+        )
+    ):
+        resumed = ["--resume", saved] if i else []
+        code, out, err = cli("run", target, *order, *resumed, "--save", saved, "--check", "--json")
+        assert code == 0, err
+        told = json.loads(out)
+        assert told["saved"].endswith(f"step-0000000{i + 1}") and told["equal"]
+        assert told["compared_with"] == "the unsplit run"
+    reader = Reader.open(find(tmp_path / "saved", 3))
+    step = runpy.run_path(target.rpartition(":")[0])["train"]()
+    data = [
+        array for array, role in zip(random_inputs(step.graph, SEED), step.graph.roles, strict=True) if role == DATA
+    ]
+    for _ in range(3):
+        step(*data)
+    for value, parameter in step.traced.parameters.items():
+        found = np.empty(parameter.shape, parameter.dtype.numpy)
+        reader.read(value.name, tuple(slice(0, size) for size in parameter.shape), found)
+        np.testing.assert_allclose(found, parameter.asnumpy(), rtol=1e-4, atol=1e-5, err_msg=value.name)
+
+
+def test_what_cannot_be_resumed(target, cli, tmp_path):
+    code, _, err = cli("run", target, "-n", "2", "--resume", str(tmp_path))
+    assert code == 2 and "there is no checkpoint in" in " ".join(err.split())
+    code, _, err = cli("run", "--save", str(tmp_path), "-n", "2", target.rpartition(":")[0])
+    assert code == 2 and "--save: for a model" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(
@@ -63,3 +120,41 @@ def test_run_on_ranks_of_other_sizes(target, cli):
 def test_runs_that_cannot_be(target, arguments, message, cli):
     code, _, err = cli("run", target, "-n", "8", *arguments)
     assert code != 0 and message in " ".join(err.split())
+
+
+def test_export_has_forms_of_stages(target, cli, tmp_path):
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--schedule", "gpipe"]
+    code, out, err = cli("export", target, *order, "--to", "schedule")
+    assert code == 0, err
+    assert out == "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n"
+    path = tmp_path / "schedule.csv"
+    code, out, err = cli("export", target, *order, "--to", "schedule", "-o", str(path), "--json")
+    assert code == 0 and json.loads(out) == {"form": "schedule", "files": [str(path)]}, err
+    assert path.read_text().startswith("0F0,0F1,0F2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "dtensor"], "a plan in stages has no form 'dtensor' yet; its forms are"),
+        (["--to", "shedule"], "did you mean 'schedule'?"),
+        (["--to", "schedule", "-o", "no/folder/x.csv"], "there is no directory no/folder"),
+        (["--to", "schedule", "--option", "time_limit=3"], "--option: not for a plan in stages"),
+    ],
+)
+def test_exports_that_cannot_be(target, arguments, message, cli):
+    code, _, err = cli("export", target, "--mesh", "pp=2,dp=2", "--pipeline", "pp", *arguments)
+    assert code != 0 and message in " ".join(err.split())
+
+
+def test_a_saved_plan_in_stages_is_taken_up_again(target, cli, tmp_path):
+    path = str(tmp_path / "stages.json")
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp"]
+    code, first, err = cli("plan", target, *order, "--micro-batches", "3", "--schedule", "zb_h1", "--save", path)
+    assert code == 0, err
+    code, again, err = cli("plan", target, *order, "--mode", path)
+    assert code == 0 and again == first, err
+    code, text, err = cli("export", target, *order, "--mode", path, "--to", "json")
+    assert code == 0 and text == (tmp_path / "stages.json").read_text(), err
+    code, _, err = cli("plan", target, "--mesh", "dp=2", "--mode", path)
+    assert code == 2 and "is a plan in stages: it goes with --pipeline" in " ".join(err.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoshard import plan
+from autoshard import ops, plan
 from autoshard.api import Planned
 from autoshard.nn import Cell, Dense, Embedding, LayerNorm, Momentum, TokenLoss, TransformerBlock
 from autoshard.optimize import DEFAULT, optimize
@@ -35,6 +35,24 @@ class Words(Cell):
 
     def construct(self, ids, labels):
         return self.loss(self.head(self.norm(self.block(self.embed(ids)))), labels)
+
+
+class Rows(Cell):
+    """Two products with a norm between them; the mean of squares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = Dense(12, 20), LayerNorm(20), Dense(20, 6)
+
+    def construct(self, x):
+        return ops.reduce_mean(ops.square(self.second(self.norm(ops.tanh(self.first(x))))))
+
+
+def small_step(mesh: str, search: str) -> tuple[Planned, tuple[np.ndarray, ...]]:
+    """A step of few operators, of which each stretch takes a compiler seconds."""
+    set_seed(5)
+    x, network = np.random.default_rng(5).normal(size=(16, 12)).astype(np.float32), Rows()
+    return plan(train_step(network, Momentum(network.trainable_params(), 0.1, 0.9), x), (), mesh, search=search), (x,)
 
 
 def forward(mesh: str, search: str) -> tuple[Planned, tuple[np.ndarray, ...]]:

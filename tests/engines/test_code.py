@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoshard import ops, plan
+from autoshard import annotate, ops, plan, trace
 from autoshard.api import Planned
 from autoshard.engines.code import CARRIED, code, defined_in, needed_by
 from autoshard.nn import Adam, Cell, Dense, LayerNorm
@@ -133,3 +133,15 @@ def test_code_reads_as_the_program() -> None:
     start = text[: text.index("# -- operators")]
     kinds = {one.step.kind for one in planned.program.collectives}
     assert all(f"c.{kind}" in start or f"c.bundle({kind!r}" in start for kind in kinds)
+
+
+@pytest.mark.jax
+def test_axes_that_only_inputs_and_outputs_are_split_by() -> None:
+    """A half of an axis that nobody talks over: JAX had no name for it, and the array lay whole."""
+    pytest.importorskip("jax")
+    from autoshard.engines.xla_whole import XlaStep
+
+    asked = annotate(trace(lambda x: ops.relu(x), np.ones((8, 6), np.float32)), {"x": "[{d:(1)2}, {}]"}, mesh="d=4")
+    step = XlaStep(plan(asked, mesh="d=4", search="factor").program)
+    assert step.text.grid.axes == (("d_0", 2), ("d_1", 2))
+    assert [tuple(spec) for spec in (*step.in_specs, *step.out_specs)] == [("d_0", None)] * 2

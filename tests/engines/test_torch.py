@@ -13,7 +13,8 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("torch_ranks.py")
 ROOT = Path(__file__).parents[2]
-CASES = ("step/dp=2,tp=2/megatron", "step/4/factor")
+CASES = ("step/dp=2,tp=2/megatron", "step/4/factor", "device/4/zero3")
+"""The last is on a device that is no CPU, which torch knows of from then on."""
 
 
 @pytest.mark.mpi
@@ -27,18 +28,10 @@ def test_programs_on_four_ranks() -> None:
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.torch
-def test_programs_on_a_device_that_is_no_cpu() -> None:
-    pytest.importorskip("torch")
-    _run(2, ("device/2/zero3",))
-
-
-@pytest.mark.mpi
-@pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_programs_on_two_ranks() -> None:
     pytest.importorskip("torch")
-    _run(2, ("compiled/2/megatron",))
+    _run(2, ("compiled/2/batch",))
 
 
 def _run(ranks: int, cases: tuple[str, ...]) -> None:

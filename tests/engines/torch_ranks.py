@@ -1,13 +1,17 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
-Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a step, compiled), device/MESH/MODE (a
-step on a device that is no CPU, and sends through copies on the host), or random/SEED (on CPUs, and on such a device).
+Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a small step, compiled), random/SEED (on
+CPUs, and on a device that is none), or device/MESH/MODE (a step on a device that is no CPU, and sends through copies on
+the host).
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,7 @@ from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
 from tests.engines.pretended import pretended
-from tests.engines.programs import forward, program_of, step
+from tests.engines.programs import forward, program_of, small_step, step
 from tests.engines.recorded import difference
 from tests.oracle.many import case
 
@@ -46,7 +50,7 @@ def check(name: str) -> None:
     if kind == "device":
         _check_device(*step(*rest))
         return
-    model, given = (forward if kind == "forward" else step)(*rest)
+    model, given = {"forward": forward, "compiled": small_step}.get(kind, step)(*rest)
     parameters = list(model.traced.parameters.values())
     before = [np.array(one.data) for one in parameters]
     engine = "torch-compiled" if kind == "compiled" else "torch"
@@ -77,7 +81,19 @@ def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
             found = run.consume([list(parts) for parts in blocks])
             _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
             _check_collectives(program, run, 1)
+            _check_code(planned, arrays, placement)
         _check_modules(planned, given, device=("cpu", _placements(device)[0]))
+
+
+def _check_code(planned: Planned, arrays: Sequence[np.ndarray], placement: DevicePlacement) -> None:
+    """The exported module, on the device."""
+    with tempfile.TemporaryDirectory() as folder:
+        planned.export("torch-code", Path(folder) / "plan.py")
+        code = runpy.run_path(str(Path(folder) / "plan.py"))
+    inputs = dict(zip([one.name for one in planned.program.inputs], arrays, strict=True))
+    found = code["run_on"](placement.device, placement.wire, code["PLAN"], code["step"], inputs, 1)
+    executor = Executor(planned.program, default_comm(planned.plan.mesh.devices))
+    _assert_same([found[one.name] for one in planned.program.outputs], executor(*arrays))
 
 
 def _placements(device: str) -> tuple[DevicePlacement, DevicePlacement]:

@@ -17,14 +17,14 @@ from torch.distributed.tensor import Shard
 
 import autoshard as ash
 from autoshard.exporters.dtensor import device_mesh, parallelize, torch_placements
-from autoshard.exporters.dtensor_local import smallest_block
+from autoshard.exporters.dtensor_blocks import smallest_block
 from autoshard.exporters.pieces import Pieces
 from autoshard.exporters.placements import placements
 from autoshard.layout import Layout, Mesh
 from autoshard.util.errors import PlanError, RuntimeSetupError
 
 pytestmark = pytest.mark.torch
-SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
+SCRIPT, FUNCTIONS = (Path(__file__).with_name(f"dtensor_{name}.py") for name in ("ranks", "functions"))
 CASES = (
     "gpt2/dp=2,tp=2/megatron",
     "llama/d=4/factor",
@@ -51,12 +51,15 @@ EXPECTED = {
 """What DTensor cannot do split, and how many parameters are split at least; of other models nothing, and 4."""
 
 
+def _run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment, check=False)
+
+
 @pytest.mark.slow
 def test_models_equal_themselves_on_four_ranks() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=500, env=environment
-    )
+    done = _run(SCRIPT, *CASES)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = json.loads(done.stdout)
     assert len(ranks) == 4
@@ -107,7 +110,7 @@ def test_placements_have_dtensors_names() -> None:
     told = placements(layout, Pieces.of(mesh, [layout]))
     assert [str(one) for one in told] == ["S(0, 4)", "S(0)"]
     strided, plain = torch_placements(told)
-    assert strided.split_factor == 4 and plain == torch.distributed.tensor.Shard(0)
+    assert strided.split_factor == 4 and plain == Shard(0)
     terms = Layout.parse("-, dp max tp", mesh)
     told = placements(terms, Pieces.of(mesh, [terms]))
     assert [str(one) for one in torch_placements(told)] == ["S(1)", "P(max)"]
@@ -152,3 +155,9 @@ def test_the_data_names_tensors_and_modules() -> None:
     (first,) = data["modules"]["2"]["inputs"]
     assert first["shape"] == [4, 10] and len(first["placements"]) == len(data["mesh"])
     assert any(one.startswith("S(0") for one in data["inputs"][0]["placements"])
+
+
+@pytest.mark.slow
+def test_functions_on_blocks_equal_those_on_whole_tensors() -> None:
+    done = _run(FUNCTIONS)
+    assert done.returncode == 0, done.stdout + done.stderr

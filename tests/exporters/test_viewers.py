@@ -20,7 +20,7 @@ from autoshard import nn, ops
 from autoshard.api import Planned, plan
 from autoshard.cli import app
 from autoshard.exporters.chakra import COLLECTIVE, RECEIVE, SEND
-from autoshard.exporters.export import FILES, export, save
+from autoshard.exporters.export import FILES, PLAN_FORMS
 from autoshard.exporters.memory_viz import memory_snapshot
 from autoshard.exporters.model_explorer import model_explorer
 from autoshard.exporters.plan_networkx import plan_networkx
@@ -200,7 +200,7 @@ def test_chakra_reads_every_rank(tmp_path, made):
     metadata, kind, decode = chakra_reader()
     planned = made()
     world, program = planned.plan.mesh.devices, planned.program
-    files = save(planned, "chakra", tmp_path / "step")
+    files = PLAN_FORMS.save(planned, "chakra", tmp_path / "step")
     assert [path.name for path in files] == [*(f"step.{rank}.et" for rank in range(world)), "step.json"]
     groups = json.loads(files[-1].read_text())
     traces = []
@@ -247,7 +247,7 @@ def test_messages_are_what_a_step_moves():
 def test_files_need_a_name(tmp_path):
     for form in FILES:
         with pytest.raises(PlanError, match=f"{form} is .*-o FILE"):
-            export(training(), form)
+            PLAN_FORMS.text(training(), form)
 
 
 def test_the_command_writes_them(tmp_path):

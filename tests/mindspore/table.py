@@ -26,9 +26,88 @@ error that names the nearest name.
 Refused, because numpy and MindSpore mean different things by it: `x.max(1)` and `x.min(1)` of a traced tensor (say
 `axis=1` for the values), the mean and deviation of whole numbers (MindSpore cuts them off; cast first).
 
+{pipelines}
+
+## Names
+
 The columns: arguments offered; MindSpore's further ones, which are refused by name; the number of lines whose values
 are compared, or the tests that say what the name does. `python -m tests.mindspore.table` writes the table.
 """
+PIPELINES = (
+    (
+        "in a script",
+        "here",
+    ),
+    (
+        "`set_auto_parallel_context(pipeline_stages=P)`",
+        "the devices in P groups of equal size, in the order of ranks; strategies are for the devices of one "
+        "group. With `mesh=` stages lie along its first axis. In stand_alone it makes no difference; "
+        "data_parallel refuses it",
+    ),
+    (
+        "`cell.pipeline_stage = s`, `nn.PipelineCell(..., stage_config=)`",
+        "the stage of a cell and of all in it that bears none; what no cell names follows what it reads. "
+        "Where no cell bears any, stages are made that cost alike",
+    ),
+    (
+        "`nn.PipelineCell(network, micro_size)`",
+        "micro batches, not fewer than stages. Losses, gradients and updates are those of the whole batch: "
+        "MindSpore adds up the losses of the micro batches, so that a mean is `micro_size` times as large "
+        "there",
+    ),
+    (
+        "`nn.GradAccumulationCell(network, n)`",
+        "micro batches without stages, as `grad_accumulation_step=n`",
+    ),
+    (
+        '`pipeline_config={"pipeline_scheduler": ...}`',
+        '"1f1b" (default), "gpipe", "zero_bubble_v"; a name of `autoshard schedule` too. seqpipe, seqvpp and '
+        "seqsmartvpp are refused",
+    ),
+    (
+        '`"pipeline_interleave": True`, `cell.pipeline_segment = g`',
+        "several stages for each group of ranks: those of segment 0, then those of segment 1, ...; in V form "
+        "every other segment goes back",
+    ),
+    (
+        "`pipeline_result_broadcast`",
+        "true or not, every rank has the results",
+    ),
+    (
+        "`dataset_strategy`, `full_batch`",
+        "data is divided between the ranks of a stage, those of each stage read alike; the first stage's count",
+    ),
+    (
+        "`enable_parallel_optimizer`, `comm_fusion`, `strategy_ckpt_load_file`, `set_algo_parameters`, "
+        "`max_device_memory`",
+        "as without stages, within each stage",
+    ),
+    (
+        "`Model.train`, `fit`, `eval`, `predict`, `nn.TrainOneStepCell`, callbacks, `Model.save` and `load`",
+        "as without stages; checkpoints go on in another number of stages, or none",
+    ),
+    (
+        "`AutoParallel(...).pipeline(stages, output_broadcast, interleave, scheduler)`",
+        "the same, for one network",
+    ),
+    (
+        "`value_and_grad`, `grad`",
+        "computed whole by every rank, in no stages; what `TrainOneStepCell` and `Model` do is in stages",
+    ),
+    (
+        "`lazy_inline`",
+        "makes no difference: equal layers are planned once",
+    ),
+    (
+        "`strategy_ckpt_save_file`, `save_graphs`, other engines than numpy",
+        "refused with stages",
+    ),
+    (
+        "`nn.MicroBatchInterleaved`, `auto_pipeline`",
+        "not offered",
+    ),
+)
+"""What scripts say of pipelines, and what it means here."""
 COLUMNS = ("| name | arguments and defaults | not taken | values held by |", "|---|---|---|---|")
 
 
@@ -66,7 +145,10 @@ def page() -> str:
         taken = None if theirs is None else [one for one in theirs if one[0] in own]
         rest = [] if theirs is None else [one[0] for one in theirs if one[0] not in own]
         rows.append(f"| `{name}` | {shown(taken)} | {', '.join(rest)} | {held(name, lines, told)} |")
-    head = HEAD.format(count=len(every), lines=len(LINES), documented=len(DOCUMENTED), raises=len(RAISES))
+    rules = ("---", "---")
+    pipelines = "\n".join(f"| {said} | {here} |" for said, here in (PIPELINES[0], rules, *PIPELINES[1:]))
+    counts = {"count": len(every), "lines": len(LINES), "documented": len(DOCUMENTED), "raises": len(RAISES)}
+    head = HEAD.format(pipelines=f"## Pipelines\n\n{pipelines}", **counts)
     return "\n".join([head.rstrip(), *rows]) + "\n"
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from autoshard.api import known_hardware
 from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.found_stages import layered_search
 from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
 from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
-from autoshard.pipeline.planning import layered_search
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row

@@ -124,6 +124,14 @@ def test_stages_that_a_model_says_itself():
         plan_pipeline(annotate(train(), stages={"nothing": 1}), mesh="pp=2", micro_batches=2)
 
 
+def test_a_parameter_is_read_in_its_own_stage_but_for_tied_ones(step):
+    planned = plan_pipeline(step, mesh="pp=3", micro_batches=4)
+    for stage in planned.whole.pipeline.stages:
+        for value in stage.parameters:
+            read = {piece.stage for piece in planned.whole.pipeline.pieces if value in piece.graph.inputs}
+            assert value.name == "table" or read <= {stage.number}, value.name
+
+
 def test_a_tied_gradient_goes_once_in_a_step(step):
     planned, _ = check_equal(step, mesh="pp=3,dp=2", micro_batches=4)
     routes = [
@@ -204,7 +212,7 @@ def test_cuts_are_as_good_as_any():
         ({}, PlanError, "give the mesh, such as 'pp=2,dp=2'"),
         ({"mesh": "8", "pipeline": "tp=2/tp=2"}, PlanError, "have 4 devices in all, but there are 8"),
         ({"mesh": "pp=2", "stages": {"layers.0": 0, "layers.1": 1, "layers.2": 2}}, StageError, "3 stages are given"),
-        ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "not by the file plan.json"),
+        ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "cannot read the plan plan.json"),
         ({"mesh": "pp=2", "schedule": "2f2b"}, UnknownNameError, "did you mean 1f1b"),
         ({"mesh": "pp=2", "schedule": None}, ScheduleError, "schedule is None; give a name"),
         ({"mesh": "pp=2", "pipeline": 3}, PlanError, "pipeline is 3; give an axis"),

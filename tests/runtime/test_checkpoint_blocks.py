@@ -224,3 +224,43 @@ def test_memory_is_that_of_the_wanted_part(tmp_path):
     assert 4 * mib <= peak_of(lambda: export_file(tmp_path, tmp_path / "plain")) < 5 * mib
     assert peak_of(lambda: import_files([tmp_path / "plain"], tmp_path / "again")) < mib
     assert all(same(array, w) for array in load_file(tmp_path / "plain").values())
+
+
+def test_tensors_on_some_of_the_ranks(tmp_path):
+    """As stages have them: each on a mesh of its own, loaded onto one mesh of all."""
+    arrays = {
+        "first": array_of((7, 4), "float32"),
+        "second": array_of((5, 6), "float64", 1),
+        "count": array_of((), "int8"),
+    }
+    stages = {"first": ("dp, -", Mesh(dp=2), (0, 3)), "second": ("-, tp", Mesh(tp=3), (4, 1, 2)),
+              "count": ("()", Mesh.flat(5), None)}  # fmt: skip
+    blocks = {}
+    for name, (text, mesh, ranks) in stages.items():
+        layout = Layout.replicated(mesh, 0) if name == "count" else Layout.parse(text, mesh)
+        parts = cut(arrays[name], layout, range(mesh.devices))
+        order = sorted(range(mesh.devices), key=lambda place: ranks[place] if ranks else place)  # noqa: B023
+        placed = Placed(type_of(arrays[name]), layout, None, ranks)
+        blocks[name] = LocalBlocks([parts[place] for place in order], placed)
+    save(tmp_path, blocks, LocalComm(5), step=2)
+    index = read_index(find(tmp_path))
+    assert index.mesh == "dp=2 on ranks 0, 3; tp=3 on ranks 4, 1, 2; d=5" and index.ranks == 5
+    files = [block.file for block in index.tensors["second"].blocks]
+    assert [int(file.split("-")[1]) for file in files] == [4, 1, 2]
+    wanted = {
+        name: Placed(type_of(array), Layout.replicated(Mesh.flat(2), array.ndim)) for name, array in arrays.items()
+    }
+    found = load(tmp_path, wanted, LocalComm(2))
+    assert all(same(found.arrays[name][1], array) for name, array in arrays.items())
+
+
+def test_ranks_that_do_not_fit(tmp_path):
+    layout = Layout.replicated(Mesh(dp=2), 1)
+    with pytest.raises(CheckpointError, match="mesh 'dp=2' has 2 devices, not \\(0, 0\\)"):
+        Placed(TensorType.of((3,)), layout, None, (0, 0))
+    one = LocalBlocks([np.zeros(3, np.float32)], Placed(TensorType.of((3,)), layout, None, (1, 4)))
+    with pytest.raises(CheckpointError, match="lies on mesh 'dp=2 on ranks 1, 4', but there are 3 ranks"):
+        save(tmp_path, {"w": one}, LocalComm(3))
+    one = LocalBlocks([np.zeros(3, np.float32)], Placed(TensorType.of((3,)), layout, None, (1, 2)))
+    with pytest.raises(CheckpointError, match="w has 1 blocks for 2 ranks"):
+        save(tmp_path, {"w": one}, LocalComm(3))

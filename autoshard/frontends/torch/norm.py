@@ -148,7 +148,7 @@ def _(call: Call, x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     if len(rest) == 3:
         return y, *known
     count = math.prod(x.shape) // x.shape[1]
-    unbiased = do(ops.scalar_mul, var, factor=count / max(count - 1, 1))
+    unbiased = do(ops.unbiased, var, count=count) if count > 1 else var
     moved = (_moved(old, new, momentum) for old, new in zip(rest[:2], (mean, unbiased), strict=True))
     return y, *known, *moved
 

@@ -104,10 +104,7 @@ def variance(x: Any, over: tuple[int, ...], correction: float, keepdim: bool) ->
     count = math.prod(x.shape[dim] for dim in over)
     centered = do(ops.sub, x, do(ops.reduce_mean, x, axis=over, keep_dims=True))
     mean = do(ops.reduce_mean, do(ops.square, centered), axis=over, keep_dims=keepdim)
-    if not correction:
-        return mean
-    free = max(0.0, count - correction)
-    return do(ops.scalar_mul, mean, factor=count / free if free else math.inf)  # of a single element: 0 times inf
+    return mean if not correction else do(ops.unbiased, mean, count=count, correction=correction)
 
 
 @translates("aten.cumsum.default")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from autoshard.mindspore.common.initializer import initializer
+from autoshard.mindspore.common.lazy_inline import lazy_inline
 from autoshard.mindspore.tensor import Tensor
 from autoshard.trace.initializer import get_seed, set_seed
 from autoshard.trace.parameter import Parameter
 
-__all__ = ["Parameter", "ParameterTuple", "Tensor", "get_seed", "initializer", "set_seed"]
+__all__ = ["Parameter", "ParameterTuple", "Tensor", "get_seed", "initializer", "lazy_inline", "set_seed"]
 
 
 class ParameterTuple(tuple):

@@ -62,6 +62,7 @@ from autoshard.mindspore.nn.loss import (
     SoftmaxCrossEntropyWithLogits,
     WithLossCell,
 )
+from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineCell
 from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
 from autoshard.trace.cell import Cell, CellList, SequentialCell
@@ -71,11 +72,11 @@ _ABOVE = {"TrainOneStepCell": "autoshard.mindspore.one_step"}
 __all__ = [
     "ELU", "GELU", "SGD", "AdaptiveAvgPool2d", "Adam", "AdamWeightDecay", "AvgPool1d", "AvgPool2d", "BCELoss",
     "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d", "Conv2d",
-    "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "FastGelu", "Flatten", "GroupNorm", "HSigmoid", "HSwish",
-    "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax", "LossBase", "MAELoss",
-    "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss", "PReLU", "Pad", "ReLU", "ReLU6",
-    "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits", "Softsign",
-    "Tanh", "WithLossCell", "get_activation",
+    "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "FastGelu", "Flatten", "GradAccumulationCell", "GroupNorm",
+    "HSigmoid", "HSwish", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax",
+    "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss", "PReLU", "Pad",
+    "PipelineCell", "ReLU", "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax",
+    "SoftmaxCrossEntropyWithLogits", "Softsign", "Tanh", "WithLossCell", "get_activation",
 ]  # fmt: skip
 
 

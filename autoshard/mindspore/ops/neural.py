@@ -124,7 +124,7 @@ def moved(old: Parameter, new: Any, momentum: float) -> None:
 def _training(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float, momentum: float) -> Any:
     y, found, spread = core.batch_norm_training(x, scale, bias, epsilon=epsilon, feature=1)
     count = int(np.prod(x.shape)) // x.shape[1]
-    for held, new in ((mean, found), (variance, core.scalar_mul(spread, factor=count / max(count - 1, 1)))):
+    for held, new in ((mean, found), (variance, core.unbiased(spread, count=count) if count > 1 else spread)):
         if isinstance(held, Parameter):
             moved(held, new, momentum)
     return y, found, spread, found, spread

@@ -89,6 +89,13 @@ class AutoParallel(Cell):
         """Whether small collectives are joined, as in `set_auto_parallel_context(comm_fusion=...)`."""
         self._change(comm_fusion=config)
 
+    def pipeline(
+        self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"
+    ) -> None:
+        """Divide the devices into so many groups, as `pipeline_stages` and `pipeline_config` of the context do."""
+        config = {"pipeline_interleave": interleave, "pipeline_scheduler": scheduler}
+        self._change(pipeline_stages=stages, pipeline_config=config, pipeline_result_broadcast=output_broadcast)
+
     def enable_gradients_mean(self) -> None:
         """Ask for gradients of a mean: the loss has reduction="mean"."""
         self._change(gradients_mean=True)

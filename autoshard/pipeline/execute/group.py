@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from autoshard.ir.graph import Value
+from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
 from autoshard.pipeline.execute.parcels import Receiver, Sender
 from autoshard.pipeline.planned.data import PipelineData
@@ -24,6 +25,8 @@ from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.micro.forms import cut as dealt
 
 Key = tuple[int, int | None]
+BlockKey = tuple[Value, Layout, tuple[int, ...]]
+"""An input in the blocks that programs take: its layout, and the shape that is cut into equal blocks."""
 
 
 @dataclass
@@ -46,7 +49,7 @@ class _GroupStep:
     own_sums: set[tuple[Place, int]] = field(default_factory=set)
     rows: dict[Value, dict[int, Parts]] = field(default_factory=dict)
     made: dict[Value, tuple[Parts, Register]] = field(default_factory=dict)
-    cuts: dict[tuple, Parts] = field(default_factory=dict)
+    cuts: dict[BlockKey, Parts] = field(default_factory=dict)
     receivers: dict[int, Receiver] = field(default_factory=dict)
     senders: dict[int, Sender] = field(default_factory=dict)
     measured: GroupMeasurement = field(default_factory=GroupMeasurement)
@@ -63,23 +66,28 @@ class GroupRun:
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
         self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
+        self.last_readers = self._last_readers()
+        self.carried = {self.step.body.outputs[new][0]: state for state, new in self.step.body.carried.items()}
         self.state: _GroupStep | None = None
 
     # -- a step
 
-    def run(self, arrays: Mapping[Value, np.ndarray]) -> Iterator[list[Letter]]:
+    def run(
+        self, arrays: Mapping[Value, np.ndarray], blocks: dict[BlockKey, Parts] | None = None
+    ) -> Iterator[list[Letter]]:
         """Do a step, and yield the letters that it waits for; on with it when they are there.
 
         Args:
             arrays: the whole inputs of the step's graph, and what follows from data alone.
+            blocks: inputs that are not among them; used up.
         """
-        self.state = state = _GroupStep(dict(arrays))
+        self.state = state = _GroupStep(dict(arrays), cuts={} if blocks is None else blocks)
         self._prepare(state)
         for stage in self.stages:
             if (stage, ONCE) in self.ready:
                 yield from self._do((stage, ONCE), None)
         for action in self.order:
-            for kind in _kinds(action):
+            for kind in kinds_of(action):
                 if (action.stage, kind) in self.ready:
                     yield from self._do((action.stage, kind), action.micro)
         self._send_sums(state)
@@ -100,12 +108,22 @@ class GroupRun:
             return [None]
         stage, kind = route.source
         orders = self.planned.schedule.orders[self.planned.schedule.ranks_of_stages[stage]]
-        return [action.micro for action in orders if action.stage == stage and kind in _kinds(action)]
+        return [action.micro for action in orders if action.stage == stage and kind in kinds_of(action)]
 
     def _updates(self) -> list[Place]:
         """The rounds of the update, those of one number together: what a round reads was made in an earlier one."""
         rounds = [place for place in self.ready if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
         return sorted(rounds, key=lambda place: (int(place[1][1:]), place[0]))
+
+    def _last_readers(self) -> dict[BlockKey, Place]:
+        """The piece that reads each input last."""
+        once = [(stage, ONCE) for stage in self.stages if (stage, ONCE) in self.ready]
+        micro = [place for place in self.ready if runs_per_micro_batch(place[1])]
+        return {
+            block_key(value, register): place
+            for place in (*once, *micro, *self._updates())
+            for value, register in zip(self.ready[place].inputs, self.ready[place].program.inputs, strict=True)
+        }
 
     # -- pieces
 
@@ -125,8 +143,10 @@ class GroupRun:
         begun = perf_counter()
         inputs = self._inputs(ready, micro, state)
         for into in ready.program.updates.values():  # the blocks that are replaced are the program's alone from here on
-            register = ready.program.inputs[into]
-            state.cuts.pop((ready.inputs[into], register.layout, register.whole.shape), None)
+            key = block_key(ready.inputs[into], ready.program.inputs[into])
+            kept = state.cuts.pop(key, None)
+            if kept is not None and self.last_readers[key] != place:
+                state.cuts[key] = [part.copy() for part in kept]
         made = self.executors[place].consume(inputs)
         self._leave(ready, made, micro, state)
         state.measured.busy += perf_counter() - begun
@@ -159,7 +179,7 @@ class GroupRun:
             if whole not in state.arrays:  # made of parameters, by this group
                 state.arrays[whole] = self._join(*state.made[whole])
             return self._cut(rows_of(state.arrays[whole], part, self.step.parts, micro, value), register)
-        key = value, register.layout, register.whole.shape
+        key = block_key(value, register)
         if key not in state.cuts:
             array = state.arrays[value] if value in state.arrays else self._joined_rows(value, state)
             state.cuts[key] = self._cut(array, register)
@@ -177,6 +197,9 @@ class GroupRun:
             if micro is None:
                 # The last of several layouts is the one that is no part of a sum.
                 state.made[value] = parts, ready.program.outputs[i]
+            elif value in self.carried:
+                state.made[value] = parts, ready.program.outputs[i]
+                self._hand_on(ready, self.carried[value], parts, state)
             elif value in body.terms and value in carried:
                 self._add((ready.place, i), parts, body.terms[value].reduction, state)
             elif isinstance(carried.get(value), MicroRows) and ready.outputs.index(value) == i:
@@ -186,6 +209,12 @@ class GroupRun:
                 self._set_out(route, made[route.output], micro, state)
         state.measured.peak = max(state.measured.peak, self._held_bytes(state))
 
+    def _hand_on(self, ready: Ready, value: Value, parts: Parts, state: _GroupStep) -> None:
+        """Let the next micro batch find a state as this one leaves it."""
+        if value in ready.inputs:
+            register = ready.program.inputs[ready.inputs.index(value)]
+            state.cuts[value, register.layout, register.whole.shape] = parts
+
     def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _GroupStep) -> None:
         if route.stays:
             self._hold(route, _key(route, micro), parts)
@@ -194,7 +223,7 @@ class GroupRun:
 
     def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _GroupStep) -> None:
         """Add a micro batch's terms, narrow floats in f32."""
-        terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
+        terms = [part.astype(np.float32) if is_narrow(part.dtype) else part for part in parts]
         known, combine = state.sums.get(key), REDUCTIONS[reduction]
         if known is None:
             state.sums[key] = terms
@@ -260,7 +289,13 @@ class GroupRun:
         return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
 
 
-def _kinds(action: Action) -> tuple[str, ...]:
+def block_key(value: Value, register: Register) -> BlockKey:
+    """What an input is known by in the blocks of a register."""
+    return value, register.layout, register.whole.shape
+
+
+def kinds_of(action: Action) -> tuple[str, ...]:
+    """The kinds of pieces that an action runs."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
 
 
@@ -268,8 +303,9 @@ def _key(route: Route, micro: int | None) -> Key:
     return route.number, micro if route.is_repeated else None
 
 
-def _is_narrow(part: np.ndarray) -> bool:
-    return part.dtype.itemsize < 4 and part.dtype.kind not in "biu"
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether terms of this type are added up in f32."""
+    return dtype.itemsize < 4 and dtype.kind not in "biu"
 
 
 def rows_of(whole: np.ndarray, part: MicroRows, parts: int, micro: int, value: Value) -> np.ndarray:

@@ -29,7 +29,7 @@ class Sender:
     def __init__(self, route: Route, comm: Comm, mail: Mail) -> None:
         self.route, self.ranks, self.mail = route, comm.ranks, mail
         self.sent = 0
-        self.by_pair = _by_pair(_over(route)) if not route.stays else {}
+        self.by_pair = by_pair(parcels_over(route)) if not route.stays else {}
 
     def send(self, parts: Parts) -> None:
         """Send the blocks of the hosted ranks to those that lack them."""
@@ -38,7 +38,7 @@ class Sender:
         for (source, target), parcels in self.by_pair.items():
             if source in hosted:
                 row = _packed(hosted[source], parcels)
-                self.mail.send((before[source], after[target], _tags(self.route)[0]), row)
+                self.mail.send((before[source], after[target], tags_of(self.route)[0]), row)
                 self.sent += row.nbytes if before[source] != after[target] else 0
 
 
@@ -52,7 +52,7 @@ class Receiver:
     def __init__(self, route: Route, comm: Comm, mail: Mail, order: Iterable[int | None]) -> None:
         self.route, self.ranks, self.mail = route, comm.ranks, mail
         self.dtype = array_dtype(route.value.type.dtype)
-        self.by_pair, self.passed_on = _by_pair(_over(route)), _by_pair(passed_on(route.after, route.relayed))
+        self.by_pair, self.passed_on = by_pair(parcels_over(route)), by_pair(passed_on(route.after, route.relayed))
         self.sent = 0
         self.coming = deque(order)
         self.letters: dict[int | None, dict[tuple[int, int], Letter]] = {}
@@ -70,7 +70,7 @@ class Receiver:
         before, after = self.route.before.group.ranks, self.route.after.group.ranks
         self.letters[micro] = {
             (source, target): self.mail.expect(
-                (before[source], after[target], _tags(self.route)[0]), sum(one.size for one in parcels), self.dtype
+                (before[source], after[target], tags_of(self.route)[0]), sum(one.size for one in parcels), self.dtype
             )
             for (source, target), parcels in self.by_pair.items()
             if target in self.ranks
@@ -87,7 +87,7 @@ class Receiver:
 
     def _pass_on(self, blocks: Mapping[int, np.ndarray]) -> None:
         """Give other ranks of the group what they want, too, and take from them."""
-        ranks, tag = self.route.after.group.ranks, _tags(self.route)[1]
+        ranks, tag = self.route.after.group.ranks, tags_of(self.route)[1]
         letters: list[tuple[np.ndarray, Letter, list[Parcel]]] = []
         for (source, target), parcels in self.passed_on.items():
             if target in blocks and source not in blocks:
@@ -106,12 +106,13 @@ class Receiver:
             _place(block, letter.take(), parcels)
 
 
-def _tags(route: Route) -> tuple[int, int]:
+def tags_of(route: Route) -> tuple[int, int]:
     """Those of a route's messages from group to group, and inside of the receiving one."""
     return 2 * route.number, 2 * route.number + 1
 
 
-def _over(route: Route) -> tuple[Parcel, ...]:
+def parcels_over(route: Route) -> tuple[Parcel, ...]:
+    """The boxes of a route from group to group."""
     return deal(route.before, route.after, route.spans, route.relayed)
 
 
@@ -127,7 +128,8 @@ def _place(block: np.ndarray, row: np.ndarray, parcels: Sequence[Parcel]) -> Non
         start += one.size
 
 
-def _by_pair(parcels: Iterable[Parcel]) -> dict[tuple[int, int], list[Parcel]]:
+def by_pair(parcels: Iterable[Parcel]) -> dict[tuple[int, int], list[Parcel]]:
+    """The boxes that go from one rank to another, which are one message, by the two."""
     found: dict[tuple[int, int], list[Parcel]] = {}
     for one in parcels:
         found.setdefault((one.source, one.target), []).append(one)

@@ -9,12 +9,14 @@ from time import perf_counter
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.engines.session import from_first_rank
 from autoshard.ir.graph import DATA, Graph, Value
-from autoshard.pipeline.execute.group import GroupMeasurement, GroupRun
+from autoshard.pipeline.execute.group import BlockKey, GroupMeasurement, GroupRun
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mail import Letter, LocalMail, Mail
 from autoshard.runtime.mpi import MpiComm
@@ -82,17 +84,9 @@ class PipelineSession:
             inputs: an array per input of the step's graph, whole; under MPI rank 0's count.
             seed: where all ranks are here, by what of the groups that can go on the next is drawn; None: in turn.
         """
-        arrays = self._arrays(inputs)
-        self.comm.barrier()
-        begun = perf_counter()
-        if isinstance(self.comm, MpiComm):
-            for _ in self.groups[0].run(arrays):
-                pass  # the letters wait themselves when they are taken
-        else:
-            _play([one.run(arrays) for one in self.groups], random.Random(seed) if seed is not None else None)
-        self.mail.finish()
-        seconds = perf_counter() - begun
-        outputs = [self._result(value, arrays) for value in self.planned.whole.outputs]
+        arrays = self.arrays(dict(zip(self.planned.graph.inputs, inputs, strict=True)))
+        seconds = self.play(arrays, seed=seed)
+        outputs = [self.result(value, arrays) for value in self.planned.whole.outputs]
         measured = {one.number: one.state.measured for one in self.groups if one.state is not None}
         if isinstance(self.comm, MpiComm):
             (own,) = measured.values()
@@ -104,16 +98,40 @@ class PipelineSession:
         self.last = Ran(outputs, seconds, measured, busy)
         return self.last
 
+    def play(
+        self,
+        arrays: Mapping[Value, np.ndarray],
+        blocks: Mapping[int, dict[BlockKey, Parts]] | None = None,
+        seed: int | None = None,
+    ) -> float:
+        """Let all groups that are here do their actions; the seconds that this took.
+
+        Args:
+            arrays: what `arrays` gave.
+            blocks: by group inputs in the blocks that its programs take; used up.
+        """
+        given = blocks or {}
+        runs = [one.run(arrays, given.get(one.number)) for one in self.groups]
+        self.comm.barrier()
+        begun = perf_counter()
+        if isinstance(self.comm, MpiComm):
+            for _ in runs[0]:
+                pass  # the letters wait themselves when they are taken
+        else:
+            _play(runs, random.Random(seed) if seed is not None else None)
+        self.mail.finish()
+        return perf_counter() - begun
+
     def _busy(self, measured: Mapping[int, GroupMeasurement]) -> tuple[float, ...]:
         of_rank = {rank: measured[i].busy for i, group in enumerate(self.planned.groups) for rank in group.ranks}
         return tuple(of_rank[rank] for rank in range(self.comm.world))
 
-    def _arrays(self, inputs: Sequence[np.ndarray]) -> dict[Value, np.ndarray]:
-        """The inputs of the step, and what follows from data alone."""
+    def arrays(self, given: Mapping[Value, np.ndarray]) -> dict[Value, np.ndarray]:
+        """Whole inputs of the step, of which under MPI rank 0's count, and what follows from data alone."""
         graph, nodes = self.planned.graph, self.planned.whole.from_data
         found = {
             value: from_first_rank(self.comm, np.asarray(array, array_dtype(value.type.dtype)))
-            for value, array in zip(graph.inputs, inputs, strict=True)
+            for value, array in given.items()
         }
         own = {value for node in nodes for value in node.results}
         read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in own))
@@ -123,19 +141,23 @@ class PipelineSession:
             found.update(zip(made, evaluate(part, [found[value] for value in read]), strict=True))
         return found
 
-    def _result(self, value: Value, arrays: Mapping[Value, np.ndarray]) -> np.ndarray:
+    def result(self, value: Value, arrays: Mapping[Value, np.ndarray]) -> np.ndarray:
+        """What the last step made, whole, on every rank: one of `planned.whole.outputs`; all ranks call it together."""
         if value in arrays:
             return arrays[value]
         stage = min(self.planned.whole.makers[value])
         number = self.planned.schedule.ranks_of_stages[stage]
         group = next((one for one in self.groups if one.number == number), None)
-        array = None if group is None else np.asarray(group.result(value), order="C")
+        array = None if group is None else group.result(value)
+        return self.from_group(number, array, self.planned.result_type(value))
+
+    def from_group(self, number: int, array: np.ndarray | None, of: TensorType) -> np.ndarray:
+        """On every rank the array that a group has whole; all ranks call it together."""
         if not isinstance(self.comm, MpiComm):
             assert array is not None
             return array
         root = self.planned.groups[number].ranks[0]
-        of = self.planned.result_type(value)
-        own = array if self.comm.rank == root else None
+        own = np.asarray(array, order="C") if self.comm.rank == root else None
         return self.comm.broadcast(own, of.shape, array_dtype(of.dtype), root)[0]
 
 

@@ -40,8 +40,10 @@ def blocks_of(step: StepParts, hardware: Hardware, most: int = MOST_BLOCKS) -> F
     """
     chain = chain_of(step, hardware)
     places = _apart(0, len(chain.sent), chain.seconds)
+    if chain.joined:
+        places = [place for place in places if place - 1 not in chain.joined]
     if len(places) >= most:
-        places = _waists(chain.sent, chain.seconds)
+        places = [place for place in _waists(chain.sent, chain.seconds) if place - 1 not in chain.joined]
     if len(places) >= most:
         places = _spread(places, chain.seconds, most)
     return ForwardBlocks(chain.nodes, tuple(places))

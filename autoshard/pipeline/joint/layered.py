@@ -133,7 +133,7 @@ class LayeredSearch:
     def _step(self, again: str, count: int) -> StepParts:
         key = again, count
         if key not in self._parts:
-            self._parts[key] = StepParts.of(self.short(again), count)
+            self._parts[key] = StepParts.of(self.short(again), count, self.wanted.statistics)
         return self._parts[key]
 
     def _stages(self, step: StepParts) -> dict[Node, int]:

@@ -20,7 +20,8 @@ from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
-from autoshard.util.errors import MemoryLimitError, ScheduleError, StageError
+from autoshard.transform.micro.statistics import BATCH
+from autoshard.util.errors import GraphError, MemoryLimitError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
 MOST_CHOICES = 1 << 16
@@ -72,6 +73,7 @@ class StageRequest:
         micro_batches, schedules: those to choose from; None: divisors of the batch, the named ones.
         limit: bytes of a device; None: no limit.
         most: pipelines that are planned at most.
+        statistics: as `transform.micro.accumulate` takes them.
     """
 
     graph: Graph
@@ -81,6 +83,7 @@ class StageRequest:
     schedules: tuple[str, ...] | None = None
     limit: int | None = None
     most: int = MOST_PRICED
+    statistics: str = BATCH
 
 
 class PricedPipeline(Protocol):
@@ -114,10 +117,9 @@ class _StageSearch(Generic[Found]):
 
     def __init__(self, wanted: StageRequest, planned: Planner[Found]) -> None:
         self.wanted, self.planned = wanted, planned
-        counts = wanted.micro_batches or micro_batch_counts(wanted.graph)
-        self.steps = {count: StepParts.of(wanted.graph, count) for count in counts}
+        self.steps = _steps(wanted)
         self.blocks = {count: blocks_of(step, wanted.hardware) for count, step in self.steps.items()}
-        self.work = {count: self._work(count) for count in counts}
+        self.work = {count: self._work(count) for count in self.steps}
         self.best: Found | None = None
         self.least_memory = math.inf
         self.orders: dict[tuple, tuple[Schedule, ...]] = {}
@@ -223,6 +225,24 @@ class _StageSearch(Generic[Found]):
 
 def _meshes(devices: int) -> list[Mesh]:
     return [Mesh.flat(1)] if devices == 1 else list(shapes(devices, MOST_AXES))
+
+
+def _steps(wanted: StageRequest) -> dict[int, StepParts]:
+    """The step in each number of micro batches; without those that have too few rows for statistics of their own.
+
+    Raises:
+        GraphError: a number that is given, or all but 1, and the step cannot be cut so.
+    """
+    found: dict[int, StepParts] = {}
+    refused: list[GraphError] = []
+    for count in wanted.micro_batches or micro_batch_counts(wanted.graph):
+        try:
+            found[count] = StepParts.of(wanted.graph, count, wanted.statistics)
+        except GraphError as error:
+            refused.append(error)
+    if refused and (wanted.micro_batches or wanted.statistics == BATCH or max(found, default=1) == 1):
+        raise refused[0]
+    return found
 
 
 def micro_batch_counts(graph: Graph) -> tuple[int, ...]:

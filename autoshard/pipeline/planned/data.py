@@ -17,6 +17,8 @@ from autoshard.pipeline.stages.whole import StagedStep
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.trace.function import Traced
+from autoshard.transform.micro.statistics import BATCH
+from autoshard.transform.train import accumulated
 from costmodel import Hardware
 
 
@@ -81,8 +83,16 @@ class PipelineData:
 
     # -- what is told of a run
 
-    uncut = None
-    """`traced` is in one piece."""
+    @property
+    def statistics(self) -> str:
+        """Whose statistics the step takes: the batch's, or each micro batch's own."""
+        return self.whole.pipeline.step.statistics
+
+    @cached_property
+    def uncut(self) -> Traced | None:
+        """The step in one piece, with micro batches where they have statistics of their own; None: `traced` is that."""
+        parts = self.schedule.micro_batches
+        return None if self.statistics == BATCH else accumulated(self.traced, parts, self.statistics)
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:

@@ -203,7 +203,7 @@ class Maker:
     def _leaving(self, piece: StagePiece) -> Iterator[tuple[Value, Layout]]:
         """What a piece makes for other pieces and as results, and how that leaves."""
         stage, layouts = piece.stage, self.plans[piece.stage].layouts
-        results, tied = set(self.whole.outputs), self.whole.pipeline.step.graph.tied
+        results, tied = set(self.whole.outputs), self.whole.tied
         for value in piece.graph.outputs:
             own = any(value in other.graph.inputs for other in self.graphs[stage].pieces.values())
             if own or value in self.terms:

@@ -54,7 +54,7 @@ def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any],
     outputs = tuple(dict.fromkeys(_leaving(whole, number, found)))
     roles = tuple(_role(whole, number, value) for value in inputs)
     name = f"{step.graph.name}.stage{number}"
-    cotangents = _cotangents(whole, tuple(made))
+    cotangents = _cotangents(whole, inputs, tuple(made))
     graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), cotangents)
     return StageGraph(graph, found, said)
 
@@ -78,15 +78,15 @@ def _role(whole: StagedStep, number: int, value: Value) -> str:
 def _updates(whole: StagedStep, inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[int, int]:
     places = {value: i for i, value in enumerate(inputs)}
     tied = {}
-    for value, of in whole.pipeline.step.graph.tied.items():
+    for value, of in whole.tied.items():
         if of in places and value in outputs:
             tied[outputs.index(value)] = places[of]
     return tied
 
 
-def _cotangents(whole: StagedStep, made: Sequence[Value]) -> dict[Value, Value]:
-    """Which gradients of a micro batch are gradients of which of its values, as far as the stage makes both, the
-    gradient later: not the first one, 1 of the loss."""
+def _cotangents(whole: StagedStep, inputs: Sequence[Value], made: Sequence[Value]) -> dict[Value, Value]:
+    """Which gradients of a micro batch are gradients of which of its values, as far as the stage has both, and makes
+    the gradient later: not the first one, 1 of the loss."""
     step = whole.pipeline.step
     stands_for = {
         value: one
@@ -94,7 +94,7 @@ def _cotangents(whole: StagedStep, made: Sequence[Value]) -> dict[Value, Value]:
         for one, value in zip(node.results, original.results, strict=True)
     }
     pairs = ((stands_for.get(grad, grad), stands_for.get(of, of)) for grad, of in step.graph.cotangents.items())
-    order = {**dict.fromkeys(step.graph.inputs, -1), **{value: i for i, value in enumerate(made)}}
+    order = {**dict.fromkeys(inputs, -1), **{value: i for i, value in enumerate(made)}}
     return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
 
 

@@ -5,7 +5,7 @@ Values of the forward pass go to stages with higher numbers only, gradients to l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
@@ -53,14 +53,19 @@ def assign(step: StepParts, given: Mapping[str, int]) -> Assigned:
     return _Assigner(step, max(given.values()) + 1, named, owners).run()
 
 
-def assign_nodes(step: StepParts, stages: Mapping[Node, int], count: int) -> Assigned:
+def assign_nodes(
+    step: StepParts, stages: Mapping[Node, int], count: int, parameters: Mapping[Value, int] | None = None
+) -> Assigned:
     """The same where operators of the forward pass (nodes of `step.graph`) are given to stages one by one.
+
+    Args:
+        parameters: the stages of some; others are of the first stage that reads them.
 
     Raises:
         StageError: as `assign`.
     """
     _check_gradients(step)
-    return _Assigner(step, count, stages, {}).run()
+    return _Assigner(step, count, stages, parameters or {}).run()
 
 
 def forward_nodes(graph: Graph) -> set[Node]:
@@ -84,13 +89,19 @@ class _Assigner:
         self.weights = made_of_parameters(step)
         self.made: dict[Value, tuple[int, bool]] = {}
         self.stage_named: dict[str, int] = {}
+        self.from_states = set(step.body.carried)
 
     def run(self) -> Assigned:
         of: dict[Node, int] = {}
         forward, free = set(), set()
+        of_states: list[Node] = []
         for node in self.step.body.nodes:
             if self._is_free(node):
                 free.add(node)
+                continue
+            if self._reads_states_alone(node):
+                of_states.append(node)
+                self.from_states.update(node.results)
                 continue
             stage, is_forward = self._stage(node)
             of[node] = stage
@@ -98,6 +109,8 @@ class _Assigner:
                 forward.add(node)
                 self.stage_named[node.name] = stage
             self.made.update(dict.fromkeys(node.results, (stage, is_forward)))
+        forward.update(of_states)
+        of = self._with_states(of, of_states)
         for stage in range(self.count):
             if all(of[node] != stage for node in forward):
                 raise StageError(
@@ -110,9 +123,41 @@ class _Assigner:
         """Whether it computes with data and constants alone, and no pattern names it."""
         original = self.step.body.of.get(node)
         named = original is not None and original in self.named
-        reads = any(value in self.made or value in self.weights for value in node.uses)
+        reads = any(value in self.made or value in self.weights or value in self.from_states for value in node.uses)
         result = any(one in node.results for one, _ in self.step.body.outputs.values())
         return not (named or reads or result or node.op.has_effects(node.attrs))
+
+    def _reads_states_alone(self, node: Node) -> bool:
+        """Whether it computes with states that micro batches hand on and with what is free, and no pattern names it."""
+        known = (self.made, self.weights, self.once, self.step.body.slices)
+        others = any(value in some for value in node.uses for some in known)
+        named = self.step.body.of.get(node) in self.named
+        return not others and not named and any(value in self.from_states for value in node.uses)
+
+    def _with_states(self, of: Mapping[Node, int], of_states: Sequence[Node]) -> dict[Node, int]:
+        """All nodes in order, those that compute with states where what they make is read.
+
+        Raises:
+            StageError: a state is read in another stage than it is written in.
+        """
+        found = dict(of)
+        readers: dict[Value, list[int]] = {}
+        for node, stage in of.items():
+            for value in node.uses:
+                readers.setdefault(value, []).append(stage)
+        for node in reversed(of_states):
+            found[node] = min((stage for value in node.results for stage in readers.get(value, ())), default=0)
+            for value in node.uses:
+                readers.setdefault(value, []).append(found[node])
+        makers = {value: stage for node, stage in found.items() for value in node.results}
+        for state, whole in self.step.body.carried.items():
+            stage = makers[self.step.body.outputs[whole][0]]
+            if other := set(readers.get(state, ())) - {stage}:
+                raise StageError(
+                    f"{self.step.graph.name!r} cannot be cut into stages: state {state.name} is read in stage "
+                    f"{other.pop()}, but written in stage {stage}; give both to one stage"
+                )
+        return {node: found[node] for node in self.step.body.nodes if node in found}
 
     def _stage(self, node: Node) -> tuple[int, bool]:
         original = self.step.body.of.get(node)
@@ -130,7 +175,7 @@ class _Assigner:
             self._check(node, stage, max(ahead, default=0))
             return stage, True
         last = self.count - 1
-        is_sum = not ahead and len(node.operands) > 1
+        is_sum = not ahead and len(node.operands) > 1 and self.weights.keys().isdisjoint(node.uses)
         stage = last if is_sum else self._made_for(node, max(ahead, default=last))
         return min([stage, *back]), False
 

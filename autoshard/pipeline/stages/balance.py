@@ -35,11 +35,13 @@ class Chain:
         nodes: of the step's graph, in order, without those that every stage runs for itself.
         seconds: of each node and of the backward nodes that were made for it.
         sent: bytes that are alive between node i and node i + 1, for each i but the last.
+        joined: the i for which no cut lies between both, as a state is read and written around it.
     """
 
     nodes: tuple[Node, ...]
     seconds: tuple[float, ...]
     sent: tuple[int, ...]
+    joined: frozenset[int] = frozenset()
 
 
 def balanced_stages(step: StepParts, devices: Sequence[int], hardware: Hardware) -> dict[Node, int]:
@@ -59,6 +61,7 @@ def balanced_stages(step: StepParts, devices: Sequence[int], hardware: Hardware)
         )
     link = hardware.topology.levels[-1][1]
     talk = [2 * (link.latency + nbytes / link.bandwidth) for nbytes in chain.sent]
+    talk = [np.inf if i in chain.joined else one for i, one in enumerate(talk)]
     cuts = best_cuts(chain.seconds, talk, devices)
     return {node: bisect_right(cuts, i) for i, node in enumerate(chain.nodes)}
 
@@ -127,11 +130,34 @@ def chain_of(step: StepParts, hardware: Hardware) -> Chain:
             nodes.append(original)
             alive.append(node.results)
             seconds.append(_seconds(node, prices, mesh))
+        elif original is None and (read := [made[value] for value in node.uses if value in made]):
+            made.update(dict.fromkeys(node.results, max(read)))
         elif not own and original is not None:
             at = _made_for(node.name, place)
             if at is not None:
                 seconds[at] += _seconds(node, prices, mesh)
-    return Chain(tuple(nodes), tuple(seconds), _sent(made, last, len(nodes)))
+    places = {value: i for i, node in enumerate(nodes) for value in node.results}
+    return Chain(tuple(nodes), tuple(seconds), _sent(made, last, len(nodes)), _joined(step, places))
+
+
+def _joined(step: StepParts, places: Mapping[Value, int]) -> frozenset[int]:
+    """Behind which places of the chain no stage ends: between the first and the last one at which a state that micro
+    batches hand on, or what follows from it alone, is read or written."""
+    found: set[int] = set()
+    for state, new in step.body.carried.items():
+        around: set[int] = set()
+        follows = {state}
+        for node in step.graph.nodes:
+            if follows.isdisjoint(node.uses):
+                continue
+            at = next((places[value] for value in node.results if value in places), None)
+            if at is None:
+                follows.update(node.results)
+            else:
+                around.add(at)
+        around.update({places[new]} if new in places else ())
+        found.update(range(min(around, default=0), max(around, default=0)))
+    return frozenset(found)
 
 
 def _sent(made: Mapping[Value, int], last: Mapping[Value, int], count: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from autoshard.pipeline.stages.assign import Assigned, assign
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.statistics import BATCH
 
 KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
@@ -44,11 +45,13 @@ class Pipeline:
         step: the same step in one piece.
         stages: in order.
         made_by: the piece that makes each value of a micro batch which another piece reads, or which is a result.
+        cut: the stage of each operator of the forward pass, a node of `step.graph`, by which the step was cut.
     """
 
     step: StepParts
     stages: tuple[Stage, ...]
     made_by: Mapping[Value, StagePiece]
+    cut: Mapping[Node, int]
 
     @cached_property
     def readers(self) -> dict[Value, tuple[StagePiece, ...]]:
@@ -86,31 +89,36 @@ class Pipeline:
         )
 
 
-def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1) -> Pipeline:
+def cut_stages(
+    step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1, statistics: str = BATCH
+) -> Pipeline:
     """Cut a training step into stages by names of its operators and parameters.
 
     Args:
         stages: from patterns to stages: `{"model.layers.{0..15}.*": 0, "model.layers.{16..31}.*": 1}`. Operators that
             no pattern names follow what they read. Or what `stages_of_cells` says of a model.
         micro_batches: into how many parts the batch is cut.
+        statistics: as `transform.micro.accumulate` takes them.
 
     Raises:
         StageError: more stages than there are operators in, or stages that wait for each other.
         UnknownNameError: a pattern that matches nothing.
         GraphError: micro batches into which the step cannot be cut; see `transform.micro.accumulate`.
     """
-    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches)
+    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches, statistics)
     return cut_as_assigned(apart, assign(apart, stages))
 
 
 def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
-    return _Cutter(*with_late_sums(step, assigned)).run()
+    forward, originals = assigned.forward, step.body.of
+    cut = {originals[node]: stage for node, stage in assigned.of.items() if node in forward and node in originals}
+    return _Cutter(*with_late_sums(step, assigned), cut).run()
 
 
 class _Cutter:
-    def __init__(self, step: StepParts, assigned: Assigned) -> None:
-        self.step, self.assigned = step, assigned
+    def __init__(self, step: StepParts, assigned: Assigned, cut: Mapping[Node, int]) -> None:
+        self.step, self.assigned, self.cut = step, assigned, cut
         self.results = {one for one, _ in step.body.outputs.values()}
         self.home: dict[Node, tuple[int, str]] = {}
 
@@ -128,7 +136,7 @@ class _Cutter:
             for number in range(self.assigned.count)
         )
         made_by = {value: piece for piece in pieces.values() for value in piece.graph.outputs}
-        return Pipeline(self.step, stages, made_by)
+        return Pipeline(self.step, stages, made_by, self.cut)
 
     def _parameters(self, stage: int) -> tuple[Value, ...]:
         return tuple(value for value, owner in self.assigned.parameters.items() if owner == stage)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoshard.ir.graph import Node, Value
 from autoshard.pipeline.stages.assign import Assigned
 from autoshard.transform.micro.accumulate import StepParts
-from autoshard.transform.micro.forms import MicroPartial, MicroRows
+from autoshard.transform.micro.forms import Form, MicroPartial
 
 
 def with_late_sums(step: StepParts, assigned: Assigned) -> tuple[StepParts, Assigned]:
@@ -55,7 +55,7 @@ def _known(step: StepParts, node: Node, terms: list[Value]) -> bool:
 
 def _moved(step: StepParts, node: Node) -> StepParts:
     body, original = step.body, step.body.of[node]
-    outputs: dict[Value, tuple[Value, MicroRows | MicroPartial]] = {
+    outputs: dict[Value, tuple[Value, Form]] = {
         value: of for value, of in body.outputs.items() if value not in original.results
     }
     for one, whole in zip(node.operands, original.operands, strict=True):

@@ -15,7 +15,7 @@ from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
 from autoshard.pipeline.stages.cut import KINDS, Pipeline, StagePiece
 from autoshard.transform.micro.accumulate import StepParts
-from autoshard.transform.micro.forms import MicroPartial
+from autoshard.transform.micro.forms import CARRIED, MicroPartial, MicroRows
 from autoshard.util.errors import StageError
 
 ONCE = "P"
@@ -38,6 +38,12 @@ class StagedStep:
     stages: tuple[Mapping[str, StagePiece], ...]
     from_data: tuple[Node, ...]
     outputs: tuple[Value, ...]
+
+    @cached_property
+    def tied(self) -> dict[Value, Value]:
+        """Results of the step, or what micro batches make for them, and the inputs that they are in the next step."""
+        body, tied = self.pipeline.step.body, self.pipeline.step.graph.tied
+        return {**tied, **{body.outputs[new][0]: state for state, new in body.carried.items()}}
 
     @cached_property
     def makers(self) -> dict[Value, dict[int, StagePiece]]:
@@ -79,7 +85,8 @@ class _StagedStepWriter:
         self.sums = {
             value: one for value, (one, form) in self.step.body.outputs.items() if isinstance(form, MicroPartial)
         }
-        self.rows = {value: one for value, (one, form) in self.step.body.outputs.items() if value not in self.sums}
+        self.rows = {value: one for value, (one, form) in self.step.body.outputs.items() if isinstance(form, MicroRows)}
+        self.last = {value: one for value, (one, form) in self.step.body.outputs.items() if form == CARRIED}
         self.owner = {value: stage.number for stage in pipeline.stages for value in stage.parameters}
         self.from_data = _from_data(self.step)
         self.totals: dict[Value, Value] = {}
@@ -94,13 +101,18 @@ class _StagedStepWriter:
             stages.append({**before, **pieces})
         wanted = self._wanted(stages)
         kept = tuple({kind: _giving(piece, wanted) for kind, piece in stage.items()} for stage in stages)
-        outputs = tuple(self.sums.get(value, self.rows.get(value, value)) for value in self.step.graph.outputs)
+        outputs = tuple(map(self._made, self.step.graph.outputs))
         return StagedStep(self.pipeline, kept, self.from_data, outputs)
 
     def _wanted(self, stages: Sequence[Mapping[str, StagePiece]]) -> set[Value]:
         read = {value for stage in stages for piece in stage.values() for value in piece.graph.inputs}
         read |= {whole for whole, _ in self.step.body.slices.values()}
-        return read | {self.sums.get(value, self.rows.get(value, value)) for value in self.step.graph.outputs}
+        return read | set(map(self._made, self.step.graph.outputs))
+
+    def _made(self, value: Value) -> Value:
+        """What micro batches make for a value of the step; itself, if they make nothing."""
+        found = (some[value] for some in (self.sums, self.rows, self.last) if value in some)
+        return next(found, value)
 
     # -- before the micro batches
 
@@ -135,6 +147,11 @@ class _StagedStepWriter:
                 continue
             stage, turn = homes[node], 0
             for value in self._reads(node):
+                if value in self.last:
+                    raise StageError(
+                        f"{self.step.graph.name!r} cannot be cut into stages: the update reads {value.name}, a state "
+                        "that the micro batches have handed on"
+                    )
                 if value in at:
                     other, its = at[value]
                     turn = max(turn, its + (other != stage))

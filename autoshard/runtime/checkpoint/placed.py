@@ -24,6 +24,7 @@ class Placed:
         type: of the whole tensor.
         padded: the shape that is cut into equal blocks, the tensor at its begin; None: the least that the layout
             divides.
+        ranks: which of all ranks those of the layout's mesh are, in order; None: they are all.
 
     Raises:
         CheckpointError: a partial layout, or one for another number of dims.
@@ -32,11 +33,14 @@ class Placed:
     type: TensorType
     layout: Layout
     padded: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.layout.partial:
             raise CheckpointError(f"layout [{self.layout}] of {self.type} is partial; a checkpoint holds whole values")
         self.layout.check_fits(self.type.shape, str(self.type))
+        if self.ranks is not None and len(set(self.ranks)) != self.layout.mesh.devices:
+            raise CheckpointError(f"mesh '{self.layout.mesh}' has {self.layout.mesh.devices} devices, not {self.ranks}")
         if self.padded is not None and any(a < b for a, b in zip(self.padded, self.type.shape, strict=True)):
             raise CheckpointError(f"{self.type} cannot be held in the smaller shape {self.padded}")
 
@@ -45,12 +49,26 @@ class Placed:
         """Shape of the block that every rank holds, padding included."""
         return self.layout.local_shape(self.padded or self.type.shape)
 
+    def hosted(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Those of some ranks that hold a block, if an empty one."""
+        return tuple(ranks) if self.ranks is None else tuple(rank for rank in ranks if rank in self.ranks)
+
+    def place(self, rank: int) -> int:
+        """Which rank of the layout's mesh one of all ranks is; it holds a block."""
+        return rank if self.ranks is None else self.ranks.index(rank)
+
     def region(self, rank: int) -> Region:
         """The part of the tensor that a rank holds, without padding; it may be empty."""
         whole = [size * parts for size, parts in zip(self.local, self.layout.parts, strict=True)]
-        block = self.layout.block(rank, whole)
+        block = self.layout.block(self.place(rank), whole)
         sizes = self.type.shape
         return tuple(slice(min(b.start, n), min(b.stop, n)) for b, n in zip(block, sizes, strict=True))
+
+    @property
+    def where(self) -> str:
+        """The mesh, and its ranks if they are not all."""
+        mesh = self.layout.mesh
+        return str(mesh) if self.ranks is None else f"{mesh} on ranks {', '.join(map(str, self.ranks))}"
 
     def __str__(self) -> str:
         return self.layout.show_type(self.type.shape, str(self.type.dtype))
@@ -58,8 +76,8 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class LocalBlocks:
-    """A tensor as this process has it: the blocks of the ranks that it hosts, of the shape `placed.local` or, without
-    padding, of the rank's region."""
+    """A tensor as this process has it: the blocks of the ranks that it hosts and that have any, of the shape
+    `placed.local` or, without padding, of the rank's region."""
 
     parts: Sequence[np.ndarray]
     placed: Placed

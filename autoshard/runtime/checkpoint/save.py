@@ -27,7 +27,7 @@ from autoshard.runtime.checkpoint.index import (
     block_of,
     check_index,
 )
-from autoshard.runtime.checkpoint.placed import LocalBlocks, extent, first_owners
+from autoshard.runtime.checkpoint.placed import LocalBlocks, Placed, extent, first_owners
 from autoshard.runtime.checkpoint.safefile import stored_name, write_file
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import CheckpointError
@@ -69,7 +69,9 @@ def save(
         stage = directory / from_all(comm, begun)[0]
         records = together(comm, what, lambda: _write(stage, arrays, comm))
         told = from_all(comm, json.dumps([(name, vars(file), blocks) for name, file, blocks in records]))
-        done = together(comm, what, lambda: _finish(stage, arrays, told, step, metadata, keep) if first else "")
+        done = together(
+            comm, what, lambda: _finish(stage, arrays, told, (step, comm.world), metadata, keep) if first else ""
+        )
         return directory / from_all(comm, done)[0]
 
 
@@ -82,21 +84,23 @@ def _checked(arrays: Mapping[str, LocalBlocks], comm: Comm, step: int, keep: int
             raise CheckpointError(f"{what} is {number!r}; it must be a whole number of at least 0")
     for name, held in arrays.items():
         _check_held(name, held, comm)
-    meshes = {held.placed.layout.mesh for held in arrays.values()}
+    meshes = {held.placed.layout.mesh for held in arrays.values() if held.placed.ranks is None}
     if len(meshes) > 1:
         raise CheckpointError(f"the tensors lie on different meshes: {', '.join(sorted(map(str, meshes)))}")
-    told = [f"{name} {held.placed} {held.placed.padded} {held.placed.layout.mesh}" for name, held in arrays.items()]
+    told = [f"{name} {held.placed} {held.placed.padded} {held.placed.where}" for name, held in arrays.items()]
     return hashlib.blake2b("\n".join([*told, f"{step} {keep}"]).encode(), digest_size=16).hexdigest()
 
 
 def _check_held(name: str, held: LocalBlocks, comm: Comm) -> None:
     placed = held.placed
-    if placed.layout.mesh.devices != comm.world:
-        raise CheckpointError(f"{name} lies on mesh '{placed.layout.mesh}', but there are {comm.world} ranks")
+    fits = placed.layout.mesh.devices == comm.world if placed.ranks is None else max(placed.ranks) < comm.world
+    if not fits:
+        raise CheckpointError(f"{name} lies on mesh '{placed.where}', but there are {comm.world} ranks")
     stored_name(placed.type.dtype, name)
-    if len(held.parts) != len(comm.ranks):
-        raise CheckpointError(f"{name} has {len(held.parts)} blocks for {len(comm.ranks)} ranks")
-    for rank, part in zip(comm.ranks, held.parts, strict=True):
+    ranks = placed.hosted(comm.ranks)
+    if len(held.parts) != len(ranks):
+        raise CheckpointError(f"{name} has {len(held.parts)} blocks for {len(ranks)} ranks")
+    for rank, part in zip(ranks, held.parts, strict=True):
         fitting = (placed.local, extent(placed.region(rank)))
         if part.shape not in fitting or part.dtype != array_dtype(placed.type.dtype):
             raise CheckpointError(
@@ -117,25 +121,30 @@ def _write(stage: Path, arrays: Mapping[str, LocalBlocks], comm: Comm) -> Record
     """Write the files of the hosted ranks."""
     if not stage.is_dir():
         raise CheckpointError(f"rank 0 made the folder {stage}, which this rank does not see; use a shared file system")
-    records = (_write_rank(stage, arrays, place, rank, comm.world) for place, rank in enumerate(comm.ranks))
+    parts = {name: dict(zip(held.placed.hosted(comm.ranks), held.parts, strict=True)) for name, held in arrays.items()}
+    records = []
+    for rank in comm.ranks:
+        here = {name: (held.placed, parts[name][rank]) for name, held in arrays.items() if rank in parts[name]}
+        records.append(_write_rank(stage, here, rank, comm.world))
     return [record for record in records if record is not None]
 
 
 def _write_rank(
-    stage: Path, arrays: Mapping[str, LocalBlocks], place: int, rank: int, world: int
+    stage: Path, held: Mapping[str, tuple[Placed, np.ndarray]], rank: int, world: int
 ) -> tuple[str, StoredFile, dict[str, Any]] | None:
     """Write what a rank is the first owner of; None if that is nothing."""
-    regions = {name: held.placed.region(rank) for name, held in arrays.items()}
+    placed = {name: one for name, (one, _) in held.items()}
+    regions = {name: one.region(rank) for name, one in placed.items()}
     own = {
-        name: held.placed.type.with_shape(extent(regions[name]))
-        for name, held in arrays.items()
-        if rank in first_owners(held.placed.layout) and 0 not in extent(regions[name])
+        name: one.type.with_shape(extent(regions[name]))
+        for name, one in placed.items()
+        if one.place(rank) in first_owners(one.layout) and 0 not in extent(regions[name])
     }
     if not own:
         return None
 
     def array(name: str) -> np.ndarray:
-        return arrays[name].parts[place][tuple(map(slice, own[name].shape))]
+        return held[name][1][tuple(map(slice, own[name].shape))]
 
     file = f"rank-{rank:05d}-of-{world:05d}.safetensors"
     header, sums = write_file(stage / file, own, array, {"format": "np"})
@@ -156,24 +165,28 @@ def _finish(
     stage: Path,
     arrays: Mapping[str, LocalBlocks],
     told: list[str],
-    step: int,
+    of: tuple[int, int],
     metadata: Mapping[str, Any] | None,
     keep: int,
 ) -> str:
-    """Write the index from what all ranks wrote, and make the checkpoint the newest; its name."""
+    """Write the index from what all ranks wrote, and make the checkpoint the newest; its name.
+
+    Args:
+        of: the step, and how many ranks there are.
+    """
     records = [record for text in told for record in json.loads(text)]
     blocks: dict[str, list[StoredBlock]] = {name: [] for name in arrays}
     for _, _, own in records:
         for name, given in own.items():
             blocks[name].append(block_of(given))
     placed = {name: held.placed for name, held in arrays.items()}
-    mesh = next(iter(placed.values())).layout.mesh
+    meshes = dict.fromkeys(one.where for one in placed.values())
     tensors = {
         name: StoredTensor(one.type, str(one.layout), tuple(sorted(blocks[name], key=lambda block: block.at)))
         for name, one in placed.items()
     }
     files = {file: StoredFile(**given) for file, given, _ in records}
-    index = Index(step, str(mesh), mesh.devices, files, tensors, dict(metadata or {}))
+    index = Index(of[0], "; ".join(meshes), of[1], files, tensors, dict(metadata or {}))
     check_index(index)
     write_atomically(stage / INDEX, index.to_text(), CheckpointError)
-    return commit(stage.parent, stage, step, keep).name
+    return commit(stage.parent, stage, of[0], keep).name

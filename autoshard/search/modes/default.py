@@ -6,8 +6,8 @@
 2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
    with the settled strategies fixed).
 3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
-   assignments; the two cheaper ones are improved locally: single operators, chains (`icm.py`), all around a value at
-   once (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
+   assignments; the two cheapest are improved locally: single operators, chains (`icm.py`), all around a value at once
+   (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`).
    In the end the result is held against the plans of other modes (on small graphs that of "dynamic_programming" on

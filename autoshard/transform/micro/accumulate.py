@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,17 +15,18 @@ from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
 from autoshard.transform.micro.body import MicroBody, ancestors, write_body
 from autoshard.transform.micro.classify import Forms, classify, with_single_barriers
-from autoshard.transform.micro.forms import MicroPartial, MicroRows, cut
+from autoshard.transform.micro.forms import Form, MicroPartial, MicroRows, cut
+from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.transform.unroll import unrolled
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError
 
-_ADDED_BY = {"sum": "Add", "prod": "Mul", "max": "Maximum", "min": "Minimum"}
+ADDED_BY = {"sum": "Add", "prod": "Mul", "max": "Maximum", "min": "Minimum"}
 _COUNT = TensorType.of((), "i32")
 
 
-def accumulate(graph: Graph, micro_batches: int) -> Graph:
+def accumulate(graph: Graph, micro_batches: int, statistics: str = BATCH) -> Graph:
     """The same training step with its batch in parts that are done one after the other in a loop.
 
     Parameters and states are used as they were before the step, gradients are added up (narrow floats in f32), and the
@@ -35,12 +36,15 @@ def accumulate(graph: Graph, micro_batches: int) -> Graph:
     Args:
         graph: a training step, or any graph with data inputs; dim 0 of those that have as many rows as the first is
             the batch. Row i belongs to micro batch i mod `micro_batches`.
+        statistics: "batch": an operator that needs statistics of the whole batch, such as a batch normalization in
+            training, is refused. "micro_batch": each micro batch takes its own, the loss is the mean of theirs, and
+            states that the forward pass writes (running means) go from one to the next.
 
     Raises:
-        GraphError: micro batches that do not divide the batch; an operator that needs the whole batch at once (such as
-            a batch normalization in training), or computes on parts of it in a way that is not known.
+        GraphError: micro batches that do not divide the batch; an operator that needs the whole batch at once, or
+            computes on parts of it in a way that is not known.
     """
-    return Accumulated.of(graph, micro_batches).graph
+    return Accumulated.of(graph, micro_batches, statistics).graph
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,16 @@ class Accumulated:
     stands_for: dict[Node, Node]
 
     @classmethod
-    def of(cls, graph: Graph, count: int) -> Accumulated:
+    def of(cls, graph: Graph, count: int, statistics: str = BATCH) -> Accumulated:
         """The loop of `count` micro batches; see `accumulate`.
 
         Raises:
             GraphError: as `accumulate`.
         """
+        check_statistics(statistics)
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return (
-            Accumulated(graph, {})
-            if count == 1
-            else _Loop(classify(with_single_barriers(unrolled(inline(graph))), count)).written()
-        )
+        return Accumulated(graph, {}) if count == 1 else _Loop.of(graph, count, statistics).written()
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class StepParts:
     """A training step taken apart: what is done once before the micro batches, for each of them, and once after them.
 
     `graph` is the step, in which each barrier holds one value; nodes before and after are its own, those of `body`
-    stand for others of it.
+    stand for others of it. `statistics` says whose it takes.
     """
 
     graph: Graph
@@ -79,17 +80,19 @@ class StepParts:
     before: tuple[Node, ...]
     body: MicroBody
     after: tuple[Node, ...]
+    statistics: str = BATCH
 
     @classmethod
-    def of(cls, graph: Graph, count: int) -> StepParts:
+    def of(cls, graph: Graph, count: int, statistics: str = BATCH) -> StepParts:
         """The parts of a step of `count` micro batches.
 
         Raises:
             GraphError: as `accumulate`.
         """
+        check_statistics(statistics)
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return _Loop.of(graph, count).step_parts()
+        return replace(_Loop.of(graph, count, statistics).step_parts(), statistics=statistics)
 
 
 class _Loop:
@@ -101,8 +104,8 @@ class _Loop:
         self.nodes: list[Node] = []
 
     @classmethod
-    def of(cls, graph: Graph, count: int) -> _Loop:
-        return cls(classify(with_single_barriers(unrolled(inline(graph))), count))
+    def of(cls, graph: Graph, count: int, statistics: str) -> _Loop:
+        return cls(classify(with_single_barriers(unrolled(inline(graph))), count, statistics))
 
     def step_parts(self) -> StepParts:
         graph = self.graph
@@ -160,7 +163,8 @@ class _Loop:
 
     def _loop(self, body: MicroBody) -> None:
         pieces = {one: self._dealt(*of) for one, of in body.slices.items()}
-        carried = {value: self._start(value, form) for value, (_, form) in body.outputs.items()}
+        states = {new: state for state, new in body.carried.items()}
+        carried = {value: states.get(value) or self._start(value, form) for value, (_, form) in body.outputs.items()}
         first = self._number(self.nodes, 0)
         operands = (first, *carried.values())
         results = self._results(body, [one.type for one in operands])
@@ -191,7 +195,8 @@ class _Loop:
         zero = self._number(nodes, 0)
         for one, (_, part) in body.slices.items():
             self._take(nodes, pieces[one], part, (args[0], zero), one)
-        nodes += body.nodes
+        states = {operand: arg for operand, arg in zip(operands, args, strict=True) if operand in body.carried}
+        nodes += [self._reading(node, states) for node in body.nodes]
         count = self._add(nodes, "Add", (args[0], self._number(nodes, 1)))
         carried = [
             self._give(nodes, held, made, form, (args[0], zero))
@@ -202,6 +207,11 @@ class _Loop:
 
     def _arguments(self, operands: Sequence[Value], what: str) -> tuple[Value, ...]:
         return tuple(Value(one.type, self.builder.unique(f"{one.name}.{what}")) for one in operands)
+
+    def _reading(self, node: Node, states: Mapping[Value, Value]) -> Node:
+        """The node where states are what the micro batch before has left."""
+        read = states.keys() & set(node.operands)
+        return replace(node, operands=tuple(states.get(one, one) for one in node.operands)) if read else node
 
     # -- rows in and out, and sums
 
@@ -216,29 +226,30 @@ class _Loop:
         taken = self._add(nodes, "DynamicSlice", (dealt, *starts), sizes=sizes)
         self._add(nodes, "Reshape", (taken,), into, shape=into.type.shape)
 
-    def _start(self, value: Value, form: MicroRows | MicroPartial) -> Value:
+    def _start(self, value: Value, form: Form) -> Value:
         """What is carried before the first micro batch: nothing yet."""
         if isinstance(form, MicroRows):
             shape = _spread(value.type.shape, form, self.parts)
             return self._add(self.nodes, "Fill", (), shape=shape, value=0, dtype=value.type.dtype.name)
+        assert isinstance(form, MicroPartial)
         of = _wide(value.type)
         nothing = _nothing(form.reduction, of)
         return self._add(self.nodes, "Fill", (), shape=of.shape, value=nothing, dtype=of.dtype.name)
 
-    def _give(
-        self, nodes: list[Node], held: Value, made: Value, form: MicroRows | MicroPartial, at: tuple[Value, Value]
-    ) -> Value:
-        """What is carried on: one more term, or the rows of one more micro batch written where they belong."""
+    def _give(self, nodes: list[Node], held: Value, made: Value, form: Form, at: tuple[Value, Value]) -> Value:
+        """What is carried on: one more term, the rows of one more micro batch written where they belong, or a state."""
         if isinstance(form, MicroPartial):
             same = made.type.dtype == held.type.dtype
             term = made if same else self._add(nodes, "Cast", (made,), dtype=held.type.dtype.name)
-            return self._add(nodes, _ADDED_BY[form.reduction], (held, term))
+            return self._add(nodes, ADDED_BY[form.reduction], (held, term))
+        if not isinstance(form, MicroRows):
+            return made
         shape = tuple(1 if dim == form.dim + 1 else size for dim, size in enumerate(held.type.shape))
         rows = self._add(nodes, "Reshape", (made,), shape=shape)
         starts = [at[0] if dim == form.dim + 1 else at[1] for dim in range(held.type.rank)]
         return self._add(nodes, "DynamicUpdateSlice", (held, rows, *starts))
 
-    def _finish(self, value: Value, form: MicroRows | MicroPartial, result: Value) -> None:
+    def _finish(self, value: Value, form: Form, result: Value) -> None:
         """The value of the step from what the loop has left, where that is another."""
         if result is value:
             return

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoshard.ir.graph import Builder, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
-from autoshard.transform.micro.classify import AXIS, Cut, Forms, MicroRefusal, cut_by
-from autoshard.transform.micro.forms import ONCE, MicroPartial, MicroRows, factor_of, local
+from autoshard.ops.registry import lookup
+from autoshard.transform.micro.classify import Forms
+from autoshard.transform.micro.cuts import AXIS, Cut, MicroRefusal, cut_at
+from autoshard.transform.micro.forms import CARRIED, ONCE, OWN, Form, MicroPartial, MicroRows, local
+from autoshard.util.errors import GraphError
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,16 @@ class MicroBody:
         outputs: for each value of the training step that is needed afterwards what one micro batch gives to it.
         of: the node of the training step that each node stands for.
         terms: the results that are terms of sums (or of other reductions) over the micro batches.
+        carried: states that the micro batch before has left, or the step before, and the values of the training step
+            that they become.
     """
 
     slices: dict[Value, tuple[Value, MicroRows]]
     nodes: tuple[Node, ...]
-    outputs: dict[Value, tuple[Value, MicroRows | MicroPartial]]
+    outputs: dict[Value, tuple[Value, Form]]
     of: dict[Node, Node]
     terms: dict[Value, MicroPartial] = field(default_factory=dict)
+    carried: dict[Value, Value] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[Value]:
@@ -47,18 +54,20 @@ class MicroBody:
                 needed.update(node.uses)
         slices = {one: of for one, of in self.slices.items() if one in needed}
         of = {node: self.of[node] for node in kept if node in self.of}
-        return MicroBody(slices, tuple(reversed(kept)), outputs, of, self.terms)
+        return replace(self, slices=slices, nodes=tuple(reversed(kept)), outputs=outputs, of=of)
 
 
 def write_body(forms: Forms, needed: Iterable[Value], builder: Builder) -> MicroBody:
     """The nodes of one micro batch that the needed values take."""
     writer = _BodyWriter(forms, builder)
+    writer.enter(forms.carried)
     for node in forms.graph.nodes:
         if node in forms.cuts:
             writer.write(node, forms.cuts[node])
     outputs = {value: writer.made_of(value) for value in needed}
     terms = {one: form for made in writer.made.values() for form, one in made.items() if isinstance(form, MicroPartial)}
-    return MicroBody(writer.slices, tuple(writer.nodes), outputs, writer.of, terms).giving(outputs)
+    body = MicroBody(writer.slices, tuple(writer.nodes), outputs, writer.of, terms, dict(forms.carried))
+    return body.giving(outputs)
 
 
 class _BodyWriter:
@@ -66,21 +75,53 @@ class _BodyWriter:
         self.forms, self.graph, self.builder = forms, forms.graph, builder
         self.mesh = Mesh(((AXIS, forms.parts),))
         self.makers = {value: node for node in forms.graph.nodes for value in node.results}
-        self.made: dict[Value, dict[MicroRows | MicroPartial, Value]] = {}
+        self.made: dict[Value, dict[Form, Value]] = {}
+        self.carried = set(forms.carried.values())
         self.slices: dict[Value, tuple[Value, MicroRows]] = {}
         self.nodes: list[Node] = []
         self.of: dict[Node, Node] = {}
 
-    def made_of(self, value: Value) -> tuple[Value, MicroRows | MicroPartial]:
+    def enter(self, states: Iterable[Value]) -> None:
+        """Copy states that are carried, so that what reads them later has them as the micro batch found them."""
+        for state in states:
+            self.made[state] = {OWN: self._add("Identity", state)}
+
+    def made_of(self, value: Value) -> tuple[Value, Form]:
         """What a micro batch gives to a value."""
+        if value in self.carried:
+            return self._operand(value, OWN), CARRIED
         form, one = next(iter(self.made[value].items()))
-        return one, form
+        return (self._share(value, one), MicroPartial()) if form == OWN else (one, form)
+
+    def _share(self, value: Value, own: Value) -> Value:
+        """What a micro batch adds to the mean of what each has of its own.
+
+        Raises:
+            GraphError: a mean of whole numbers is none.
+        """
+        if not value.type.dtype.is_inexact:
+            raise GraphError(
+                f"{self.graph.name!r} cannot be cut into {self.forms.parts} micro batches with statistics of each: "
+                f"{value.name} ({value.type}) is another one for each of them, and has no mean"
+            )
+        return self.made[value].setdefault(MicroPartial(), self._add("ScalarMul", own, factor=1 / self.forms.parts))
+
+    def _own(self, value: Value) -> Value:
+        """What stands for a reduction over the whole batch: that over a part's rows, sums times the number of parts."""
+        form, one = next(iter(self.made[value].items()))
+        assert isinstance(form, MicroPartial)
+        return self._add("ScalarMul", one, factor=self.forms.parts) if form.reduction == "sum" else one
+
+    def _add(self, name: str, of: Value, **attrs: Any) -> Value:
+        op = lookup(name)
+        made = Value(of.type, self.builder.unique(f"{of.name.removesuffix('.micro')}.own.micro"))
+        self.nodes.append(Node(op, (of,), op.check_attributes(attrs), (made,)))
+        return made
 
     def write(self, node: Node, cut: Cut) -> None:
         operands = [self._operand(*pair) for pair in zip(node.operands, cut.operands, strict=True)]
         results = self._results(node, cut)
         for value, form, one in zip(node.results, cut.results, results, strict=True):
-            assert not isinstance(form, str)
             self.made.setdefault(value, {})[form] = one
         self.nodes.append(replace(node, operands=tuple(operands), results=results, attrs=cut.attrs))
         self.of[self.nodes[-1]] = node
@@ -89,13 +130,17 @@ class _BodyWriter:
         pairs = zip(node.results, cut.types, strict=True)
         return tuple(Value(of, self.builder.unique(f"{value.name}.micro")) for value, of in pairs)
 
-    def _operand(self, value: Value, form: MicroRows | MicroPartial | None) -> Value:
+    def _operand(self, value: Value, form: Form | None) -> Value:
         if form is None:
             return value
         known = self.made.setdefault(value, {})
-        if form not in known:
+        if form == OWN and form not in known:
+            known[OWN] = self._own(value)
+        elif form not in known:
             assert isinstance(form, MicroRows)
-            known[form] = self._again(value, form) or self._slice(value, form)
+            again = self._again(value, form)
+            assert again is not None or self.forms.of[value] != OWN, "rows of what is its own are made again"
+            known[form] = again or self._slice(value, form)
         return known[form]
 
     def _slice(self, value: Value, part: MicroRows) -> Value:
@@ -106,21 +151,28 @@ class _BodyWriter:
 
     def _again(self, value: Value, part: MicroRows) -> Value | None:
         """The rows of a value that is the same for all micro batches, made where they are needed: broadcast scalars
-        and the like are not made whole. None if making it takes work, or it depends on where a row lies."""
+        and the like are not made whole. None if making it takes work, or it depends on where a row lies. Rows of what
+        is each micro batch's own are always made so."""
         node, position = self.graph.producers.get(value, (None, 0))
-        if node is None or node.regions or not node.op.has_rule or not (node.op.constant or node.op.view):
+        own = self.forms.of[value] == OWN
+        if node is None or not own and (node.regions or not node.op.has_rule or not (node.op.constant or node.op.view)):
             return None
-        found = factor_of(node.rule, node.rule.results[position], part, self.forms.parts)
         try:
-            cut = cut_by(node, *found, self.mesh, self.makers) if found else None
+            cut = cut_at(node, position, part, self.mesh, self.makers)
         except MicroRefusal:
             return None
-        if cut is None or cut.results[position] != part or not self._there(node, cut):
+        if not own and not self._there(node, cut):
             return None
-        operands = [self._operand(*pair) for pair in zip(node.operands, cut.operands, strict=True)]
+        operands = [self._operand(*pair) for pair in zip(node.operands, self._wants(node, cut), strict=True)]
         results = self._results(node, cut)
         self.nodes.append(replace(node, operands=tuple(operands), results=results, attrs=cut.attrs))
         return results[position]
+
+    def _wants(self, node: Node, cut: Cut) -> list[Form | None]:
+        """The forms of the operands, where those that are whole may be the micro batch's own."""
+        known = self.forms.cuts.get(node)
+        own = known.operands if known is not None else cut.operands
+        return [OWN if one is None and its == OWN else one for one, its in zip(cut.operands, own, strict=True)]
 
     def _there(self, node: Node, cut: Cut) -> bool:
         """Whether all that the node reads is the same for all micro batches, or has the rows that it takes."""

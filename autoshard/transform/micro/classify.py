@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, Builder, Graph, Node, Value
-from autoshard.ir.trips import constant_scalar
 from autoshard.ir.verify import describe
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.attributes import OperatorPlacement, resolve
-from autoshard.ops.hlo_reduce import begins_with_nothing, reduce_add, reduce_with
-from autoshard.ops.hlo_scatter import scatter_add_slices, scatter_slices
 from autoshard.ops.hlo_shape import iota
 from autoshard.ops.random import dropout, dropout_rows
-from autoshard.transform.micro.forms import LATE, ONCE, Form, MicroPartial, MicroRows, factor_of, local, part_in
-from autoshard.util.errors import GraphError, ShapeError
+from autoshard.transform.micro.cuts import AXIS, Cut, MicroRefusal, cut_at, cut_by, cut_statistics
+from autoshard.transform.micro.forms import LATE, ONCE, OWN, Form, MicroPartial, MicroRows, factor_of, local
+from autoshard.transform.micro.statistics import COMPOSITES, MICRO_BATCH, OwnStatistics
+from autoshard.util.errors import GraphError
 
-AXIS = "micro"
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How an operator runs for one micro batch: the forms of its operands (None: whole) and results, and attributes."""
-
-    operands: tuple[MicroRows | MicroPartial | None, ...]
-    results: tuple[Form, ...]
-    attrs: Mapping[str, Any]
-    types: tuple[TensorType, ...]
+_OTHERWISE = f"statistics={MICRO_BATCH!r} takes them of each micro batch instead"
 
 
 def is_barrier(node: Node) -> bool:
@@ -52,14 +36,11 @@ def with_single_barriers(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(one for node in graph.nodes for one in apart(node)))
 
 
-class MicroRefusal(Exception):
-    """Why an operator cannot run for one micro batch alone."""
-
-
 @dataclass
 class Forms:
     """The forms of the values of a graph, and how the nodes of the loop run. `whole` are values that follow from data
     alone and are needed for the whole batch before the first micro batch: they are made once more, from all data.
+    `carried` are states that go from micro batch to micro batch, and the outputs that they become.
     """
 
     graph: Graph
@@ -67,22 +48,34 @@ class Forms:
     of: dict[Value, Form]
     cuts: dict[Node, Cut]
     whole: set[Value]
+    carried: Mapping[Value, Value] = field(default_factory=dict)
 
 
-def classify(graph: Graph, parts: int) -> Forms:
+def classify(graph: Graph, parts: int, statistics: str) -> Forms:
     """The forms of all values of a training step.
 
     The batch is dim 0 of the data inputs, of all that have as many rows as the first.
 
+    Args:
+        statistics: whose statistics are taken, see `micro.statistics`.
+
     Raises:
         GraphError: the rows cannot be dealt out evenly, or an operator needs the whole batch at once.
     """
-    return _Classifier(graph, parts).run()
+    if statistics != MICRO_BATCH:
+        return _Classifier(graph, parts, None).run()
+    own = OwnStatistics(graph, parts)
+    while True:
+        known = own.size
+        forms = _Classifier(graph, parts, own).run()
+        if own.size == known:
+            own.check_states(forms.of)
+            return forms
 
 
 class _Classifier:
-    def __init__(self, graph: Graph, parts: int) -> None:
-        self.graph, self.parts, self.mesh = graph, parts, Mesh(((AXIS, parts),))
+    def __init__(self, graph: Graph, parts: int, own: OwnStatistics | None) -> None:
+        self.graph, self.parts, self.mesh, self.own = graph, parts, Mesh(((AXIS, parts),)), own
         self.forms = Forms(graph, parts, {}, {}, set())
         self.from_data: set[Value] = set()
         self.makers = {value: node for node in graph.nodes for value in node.results}
@@ -95,11 +88,23 @@ class _Classifier:
         for original in self.graph.nodes:
             for node in self._by_rows(original):
                 nodes.append(node)
-                if all(value in self.from_data for value in node.uses):
+                if all(value in self.from_data and not self._is_own(value) for value in node.uses):
                     self.from_data.update(node.results)
-                self._node(node)
+                self._node(node, original)
         self.forms.graph = replace(self.graph, nodes=tuple(nodes))
+        self._carry()
         return self.forms
+
+    def _carry(self) -> None:
+        """Let states that the forward pass writes become what each micro batch has, but for rows of the batch."""
+        if self.own is None:
+            return
+        for state, new in dict(self.own.states).items():
+            if isinstance(self.forms.of[new], MicroRows):
+                del self.own.states[state]
+            elif self.forms.of[new] != OWN:
+                self.own.add(new, self.forms.of, self.makers[new])
+        self.forms.carried = dict(self.own.states)
 
     def _by_rows(self, node: Node) -> list[Node]:
         """A node, or what tells it which rows it has: dropout, which draws by the place of an element in the batch."""
@@ -136,23 +141,67 @@ class _Classifier:
                 f"which {self.parts} does not divide; {shown or 'nothing'} would"
             )
         of.update(dict.fromkeys(graph.inputs, ONCE))
+        of.update(dict.fromkeys(self.own.states if self.own else (), OWN))
         of.update({value: MicroRows(0) for value in batched if value.type.shape[0] == rows})
 
-    def _node(self, node: Node) -> None:
+    def _node(self, node: Node, original: Node) -> None:
         of = self.forms.of
         used = [of[value] for value in node.uses]
-        if not any(isinstance(form, MicroRows) for form in used):
-            results = self._without_rows(node, used)
+        if any(isinstance(form, MicroRows) for form in used):
+            results = self._with_rows(node, original)
+        elif self._is_inside(original) and any(map(self._is_own, node.uses)):
+            results = self._with_own(node)
         else:
-            results = self._with_rows(node)
+            results = self._without_rows(node, used)
         of.update(zip(node.results, results, strict=True))
+
+    def _is_inside(self, node: Node) -> bool:
+        """Whether a node is of the forward or backward pass, where micro batches may have statistics of their own."""
+        return self.own is not None and node in self.own.inside
+
+    def _is_own(self, value: Value) -> bool:
+        return self.own is not None and (self.forms.of[value] == OWN or value in self.own.values)
+
+    def _with_own(self, node: Node) -> Sequence[Form]:
+        """Of a node without rows that reads what is each micro batch's own: so is what it makes."""
+        assert self.own is not None
+        if node.regions:
+            raise self._refusal(node, "holds computations of its own, which are not done for each micro batch yet")
+        wants = []
+        for value in node.operands:
+            if self.forms.of[value] == ONCE:
+                wants.append(None)
+            elif value in self.from_data and not self._is_own(value):
+                self._whole(value)
+                wants.append(None)
+            else:
+                self._take_own(value, node)
+                wants.append(OWN)
+        attrs = self.own.attributes(node, self.forms.of)
+        self.forms.cuts[node] = Cut(tuple(wants), (OWN,) * len(node.results), attrs, node.result_types)
+        return [OWN] * len(node.results)
+
+    def _take_own(self, value: Value, node: Node) -> None:
+        """Let each micro batch have its own of a value."""
+        assert self.own is not None
+        if self.forms.of[value] == MicroPartial("prod"):
+            raise self._refusal(node, f"needs {value.name}, a product over the whole batch")
+        self.own.add(value, self.forms.of, node)
+
+    def _whole(self, value: Value) -> None:
+        """Make a value that follows from data alone before the first micro batch."""
+        self.forms.whole.add(value)
+        self.forms.of[value] = ONCE
+
+    def _refusal(self, node: Node, why: object) -> GraphError:
+        return GraphError(f"{self.graph.name!r} cannot be cut into {self.parts} micro batches: {describe(node)} {why}")
 
     def _without_rows(self, node: Node, used: Sequence[Form]) -> Sequence[Form]:
         """Of a node that has no rows of micro batches: once, late, or one more step for each term."""
         if all(form == ONCE for form in used):
             return [ONCE] * len(node.results)
         terms = [form for form in used if isinstance(form, MicroPartial)]
-        if not terms or LATE in used or not self._pays(node, used):
+        if not terms or LATE in used or OWN in used or not self._pays(node, used):
             return [LATE] * len(node.results)
         wants = tuple(form if isinstance(form, MicroPartial) else None for form in used)
         self.forms.cuts[node] = Cut(wants, (terms[0],), node.attrs, node.result_types)
@@ -171,33 +220,35 @@ class _Classifier:
         before, after = sum(node.operands[i].type.nbytes for i in terms), node.results[0].type.nbytes
         return alone and (after < before or bool(node.op.view) and after == before)
 
-    def _with_rows(self, node: Node) -> Sequence[Form]:
+    def _with_rows(self, node: Node, original: Node) -> Sequence[Form]:
         """Of a node with rows of micro batches: it runs for each, or if it follows from data alone once for all."""
         try:
-            self._whole_operands(node)
-            cut = self._barrier(node) if is_barrier(node) else self._cut(node)
+            self._whole_operands(node, original)
+            cut = self._barrier(node) if is_barrier(node) else self._cut(node, original)
         except MicroRefusal as why:
             if not all(value in self.from_data for value in node.results) or not node.results:
-                raise GraphError(
-                    f"{self.graph.name!r} cannot be cut into {self.parts} micro batches: {describe(node)} {why}"
-                ) from None
+                raise self._refusal(node, why) from None
             self.forms.whole.update(node.uses)
             return [ONCE] * len(node.results)
         self.forms.cuts[node] = cut
         return cut.results
 
-    def _whole_operands(self, node: Node) -> None:
-        """What the node needs besides rows must be there before the first micro batch."""
-        of = self.forms.of
+    def _whole_operands(self, node: Node, original: Node) -> None:
+        """What the node needs besides rows must be there before the first micro batch, or be each one's own."""
         for value in node.uses:
-            if of[value] == LATE or isinstance(of[value], MicroPartial):
-                if value not in self.from_data:
-                    raise MicroRefusal(
-                        f"needs {value.name}, which is known only after the last micro batch: it is computed from the "
-                        "whole batch (as the statistics of a batch normalization are)"
-                    )
-                self.forms.whole.add(value)
-                of[value] = ONCE
+            form = self.forms.of[value]
+            if form != LATE and not isinstance(form, MicroPartial) or self._is_own(value):
+                continue
+            inside, data = self._is_inside(original), value in self.from_data
+            if data and not (inside and self.own is not None and self.own.takes_data(original, value)):
+                self._whole(value)
+            elif inside:
+                self._take_own(value, node)
+            else:
+                raise MicroRefusal(
+                    f"needs {value.name}, which is known only after the last micro batch: it is computed from the "
+                    f"whole batch (as the statistics of a batch normalization are); {_OTHERWISE}"
+                )
 
     def _barrier(self, node: Node) -> Cut:
         """Of a barrier of one value, which passes on what it gets."""
@@ -207,16 +258,35 @@ class _Classifier:
         of = value.type.with_shape(local(value.type.shape, form, self.parts))
         return Cut((form,), (form,), node.attrs, (of,))
 
-    def _cut(self, node: Node) -> Cut:
+    def _cut(self, node: Node, original: Node) -> Cut:
         if node.regions or not node.op.has_rule:
             raise MicroRefusal("holds computations of its own, which are not cut into micro batches yet")
         given = [self.forms.of[value] for value in node.operands]
         factor, inner = self._rows(node, given)
-        found = cut_by(node, factor, inner, self.mesh, self.makers)
-        for value, form, wanted in zip(node.operands, given, found.operands, strict=True):
+        if node.op in COMPOSITES and self._is_inside(original):
+            found = cut_statistics(node, factor, inner, self.parts)
+        elif node.op in COMPOSITES:
+            raise MicroRefusal(f"needs all rows of the batch at once; {_OTHERWISE}")
+        else:
+            found = cut_by(node, factor, inner, self.mesh, self.makers)
+        operands = list(found.operands)
+        for i, (value, form, wanted) in enumerate(zip(node.operands, given, found.operands, strict=True)):
             if isinstance(form, MicroRows) and form != wanted:
                 raise MicroRefusal(f"takes the rows of the batch of {value.name} in another order")
-        return found
+            if self._is_own(value):
+                operands[i] = OWN if wanted is None else self._rows_of_own(value, wanted)
+        return replace(found, operands=tuple(operands))
+
+    def _rows_of_own(self, value: Value, part: Form) -> MicroRows:
+        """The same part, if what is each micro batch's own is spread over its rows: only they are made then."""
+        node = self.makers.get(value)
+        if node is None or not isinstance(part, MicroRows):
+            raise MicroRefusal(f"takes rows of {value.name}, of which each micro batch has its own")
+        cut = cut_at(node, node.results.index(value), part, self.mesh, self.makers)
+        for operand, wanted in zip(node.operands, cut.operands, strict=True):
+            if wanted is not None and self._is_own(operand):
+                self._rows_of_own(operand, wanted)
+        return part
 
     def _rows(self, node: Node, given: Sequence[Form]) -> tuple[int, int]:
         """The factor that has the rows of the batch, and how many of its elements belong to a row."""
@@ -231,61 +301,3 @@ class _Classifier:
         if len(found) > 1:
             raise MicroRefusal("sets rows of the batch against each other")
         return found.pop()
-
-
-def _begins_with_nothing(node: Node, makers: Mapping[Value, Node]) -> bool:
-    """Whether its first part begins with initial values, which change nothing however often they count."""
-    if node.op in (reduce_add, reduce_with):
-        starts = node.operands[len(node.operands) // 2 :]
-    elif node.op in (scatter_add_slices, scatter_slices):
-        starts = node.operands[: len(node.operands) // 2]
-    else:
-        return False
-    known = [number for value in starts if (number := _same_everywhere(value, makers)) is not None]
-    return len(known) == len(starts) and begins_with_nothing(known, node.attrs)
-
-
-def _same_everywhere(value: Value, makers: Mapping[Value, Node]) -> np.ndarray | None:
-    """The number that all elements of a value are; None if that is not known."""
-    while (node := makers.get(value)) is not None and node.op.spread == "broadcast":
-        value = node.operands[0]
-    if node is not None and node.op.name == "Fill":
-        return np.asarray(node.attrs["value"], value.type.dtype.numpy)
-    return constant_scalar(value, makers)
-
-
-def cut_by(node: Node, factor: int, inner: int, mesh: Mesh, makers: Mapping[Value, Node]) -> Cut:
-    """How a node runs if each micro batch has its share of one factor.
-
-    Args:
-        makers: the node that makes each value of the graph, as far as one does.
-
-    Raises:
-        Refused: the operator needs all of it, or knows where in the batch a row lies.
-    """
-    rule, parts = node.rule, mesh.devices
-    of = rule.factors[factor]
-    if not of.splittable or of.exchange or of.whole or factor in rule.contracted and factor not in rule.summed:
-        raise MicroRefusal("needs all rows of the batch at once")
-    if of.size % (inner * parts):
-        raise MicroRefusal(f"has {of.size // inner} rows, which {parts} does not divide")
-    axes = tuple((mesh.ref(AXIS),) if i == factor else () for i in range(len(rule.factors)))
-    strategy = Strategy(rule, mesh, axes)
-    placement = OperatorPlacement(
-        node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts
-    )
-    try:
-        attrs = node.op.local_attributes(node.attrs, placement)
-        operands = tuple(of.with_shape(placement.local_operand(i)) for i, of in enumerate(node.operand_types))
-        results = tuple(of.with_shape(placement.local_result(i)) for i, of in enumerate(node.result_types))
-        fits = node.op.result_types(operands, attrs) == results
-    except ShapeError as error:
-        raise MicroRefusal(f"cannot run on a part of the batch: {error}") from None
-    first, last = ({name: resolve(value, rank) for name, value in attrs.items()} for rank in (0, parts - 1))
-    if first != last and not _begins_with_nothing(node, makers):
-        raise MicroRefusal("does something else for the first rows of the batch than for others")
-    if not fits:
-        raise MicroRefusal("makes something else of a part of the batch")
-    forms = tuple(part_in(rule, dims, factor, inner) or MicroPartial(rule.reduction) for dims in rule.results)
-    wants = tuple(part_in(rule, dims, factor, inner) for dims in rule.operands)
-    return Cut(wants, forms, first, results)

@@ -15,6 +15,11 @@ ONCE: Final = "once"
 """The same for all micro batches, there before the first: parameters, constants, what follows from them."""
 LATE: Final = "late"
 """Follows from sums over all micro batches: there after the last."""
+OWN: Final = "own"
+"""Each micro batch has its own, as if the whole batch were like it: sums over its rows count as often as there are
+micro batches."""
+CARRIED: Final = "carried"
+"""A state that each micro batch takes from the one before and hands on."""
 
 
 @dataclass(frozen=True)

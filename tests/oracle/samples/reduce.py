@@ -31,6 +31,8 @@ SAMPLES = (
     Sample(r.reduce_mean, ("f32[24, 48]",), {"axis": 1}),
     Sample(r.reduce_mean, ("f32[8, 6, 12]",), {"axis": (0, 1), "keep_dims": True}),
     Sample(r.reduce_mean, ("f32[24, 8]",)),
+    Sample(r.unbiased, ("f32[24, 6]",), {"count": 12}),
+    Sample(r.unbiased, ("f64[8, 6]",), {"count": 7, "correction": 2}),
     Sample(r.reduce_max, ("f32[24, 48]",), {"axis": 1}),
     Sample(r.reduce_max, ("f32[8, 6, 12]",), {"axis": (0, 2), "keep_dims": True}),
     Sample(r.reduce_min, ("f32[24, 8]",)),

@@ -1,0 +1,137 @@
+"""PlannedPipeline: a training step in stages, planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoshard.engines.executors import check_engine_device
+from autoshard.engines.extras import need
+from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.exports.dump import save_stage_graphs
+from autoshard.pipeline.exports.forms import STAGE_FORMS
+from autoshard.pipeline.joint.search import StageSearch
+from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.page import pipeline_page
+from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.planned.report import report
+from autoshard.runtime.mpi import default_comm
+from autoshard.util.errors import PlanError
+from costmodel import format_seconds
+
+if TYPE_CHECKING:
+    from autoshard.engines.standalone_jax_stages import Stages
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedPipeline(PipelineData):
+    """A training step in stages, planned: what runs it, what it costs, and what tells of it.
+
+    `searched` tells how far the search came that found the stages, if one did.
+    """
+
+    searched: StageSearch | None = None
+
+    def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
+        """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
+
+        Raises:
+            PlanError: another engine than numpy.
+            RuntimeSetupError: another device than CPUs.
+        """
+        self.check_engine(engine, device)
+        outputs = self.session.run(self.traced.inputs(*inputs)).outputs
+        self.traced.store(outputs)
+        return self.traced.unpack(outputs)
+
+    def check_engine(self, engine: str, device: str = "auto") -> None:
+        """That an engine runs stages: numpy does, on CPUs; and that all programs are made.
+
+        Raises:
+            PlanError: another engine.
+            RuntimeSetupError: another device than CPUs.
+        """
+        check_engine_device(engine, device)
+        if engine != "numpy":
+            raise PlanError(f"engine {engine!r} does not run stages yet; numpy does")
+        _ = self.programs
+
+    @cached_property
+    def price(self) -> PipelinePrice:
+        """Predicted seconds of a step, and memory."""
+        return PipelinePrice(self)
+
+    def report(self) -> str:
+        """Tables of stages and groups: times, idle shares, memory; and the step."""
+        told = report(self)
+        return told if self.searched is None else f"{told}\nsearch  {self.searched}"
+
+    def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
+        """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
+        return list(save_stage_graphs(self, folder, ranks))
+
+    def page(self) -> str:
+        """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
+        return pipeline_page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to a file, which `plan_pipeline(..., search="FILE.json")` takes up; the path.
+
+        Raises:
+            PlanError: it cannot be written.
+        """
+        return STAGE_FORMS.save(self, "json", path)[0]
+
+    def export(self, to: str, path: str | Path | None = None) -> str:
+        """The plan in a form for another framework; also written to a file or into a folder if there is a path.
+
+        Args:
+            to: "json" (the whole plan, see its schema), "shard" (MindSpore's lines), "schedule" (the CSV of
+                torch.distributed.pipelining), "jax-stages" (a module of functions of JAX), "mpmd" (a module of Shardy's
+                MPMD dialect); or what a folder takes: "mindspore" (a strategy checkpoint for each stage),
+                "torch-stages" and "torch-pipelining" (a Python module for each stage).
+
+        Returns:
+            The text; of forms that are files or a folder the paths, a line each.
+
+        Raises:
+            PlanError: an unknown form, one that stages do not have, or one that cannot say this plan.
+        """
+        return STAGE_FORMS.export(self, to, path)
+
+    def to_jax(self, devices: Sequence[Any] | None = None) -> Stages:
+        """The stages as functions of JAX, and what plays them; see `autoshard.pipeline.exports.jax_stages`.
+
+        Args:
+            devices: a device for each rank, by default JAX's first ones.
+
+        Raises:
+            AutoshardError: the engine xla lacks an operator, JAX cannot say a layout, is not there, or lacks devices.
+        """
+        need("jax", "to_jax")
+        from autoshard.pipeline.exports.jax_stages import jax_stages
+
+        return jax_stages(self, devices)
+
+    def run_label(self) -> str:
+        """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
+        ran = self.session.last
+        if ran is None:
+            return "no step has run"
+        idle = ", ".join(f"{100 * (1 - busy / ran.seconds):.0f}" for busy in ran.busy)
+        shares = {
+            rank: share for group, share in zip(self.groups, self.price.idle, strict=True) for rank in group.ranks
+        }
+        known = ", ".join(f"{100 * shares[rank]:.0f}" for rank in range(self.devices))
+        return (
+            f"step {ran.seconds:.3g} s, ranks idle for {idle} % of it; predicted {format_seconds(self.price.seconds)} "
+            f"on {self.hardware.name}, {known} %"
+        )
+
+    @cached_property
+    def session(self) -> PipelineSession:
+        """The programs bound to the ranks of this process: all of them, or under MPI one."""
+        return PipelineSession(self, default_comm(self.devices))

@@ -1,0 +1,117 @@
+"""The plans of stages that are cut, each by a mode on its own devices, and whether they keep to a limit of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from autoshard.ir.graph import DATA
+from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
+from autoshard.pipeline.planned_pipeline import PlannedPipeline
+from autoshard.pipeline.schedules.action import FORWARD
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stages.cut import Pipeline
+from autoshard.pipeline.stages.whole import StagedStep, whole_step
+from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.plan.plan import Plan
+from autoshard.propagate.traced import annotations_on
+from autoshard.search import find_mode
+from autoshard.search.named import is_named
+from autoshard.search.named.plans import REDUCED_ONCE
+from autoshard.search.problem import Problem
+from autoshard.search.ring_attention import with_rings
+from autoshard.trace.function import Traced
+from autoshard.util.errors import MemoryLimitError, ScheduleError
+from costmodel import Hardware, format_bytes
+
+if TYPE_CHECKING:
+    pass
+
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+
+def planned_stages(
+    traced: Traced,
+    pipeline: Pipeline,
+    order: Schedule,
+    groups: tuple[RankGroup, ...],
+    hardware: Hardware,
+    mode: str,
+    passes: tuple[str, ...],
+    options: Mapping[str, Any] = NO_OPTIONS,
+) -> PlannedPipeline:
+    """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to."""
+    whole = whole_step(pipeline)
+    check_states(whole, order)
+    graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
+    plans = tuple(
+        _planned(traced, graph, groups[place], mode, hardware, passes, options)
+        for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
+    )
+    return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
+
+
+def check_states(whole: StagedStep, order: Schedule) -> None:
+    """That micro batches hand on states in their order.
+
+    Raises:
+        ScheduleError: a stage that has states does them in another.
+    """
+    body, made_by = whole.pipeline.step.body, whole.pipeline.made_by
+    for state, new in body.carried.items():
+        stage = made_by[body.outputs[new][0]].stage
+        actions = order.orders[order.ranks_of_stages[stage]]
+        micro = [one.micro for one in actions if one.stage == stage and one.kind == FORWARD]
+        if micro != sorted(micro):
+            raise ScheduleError(
+                f"schedule {order.name} goes forward with micro batches {', '.join(map(str, micro))} of stage {stage}, "
+                f"but {state.name} goes from each to the next; take a schedule that does them in order"
+            )
+
+
+def most_memory(planned: PlannedPipeline) -> int:
+    """Bytes of the device that holds most."""
+    return max(one.nbytes for one in planned.price.memory)
+
+
+def check_memory(planned: PlannedPipeline, limit: int) -> None:
+    """Refuse a pipeline of which a group needs more memory than a device has.
+
+    Raises:
+        MemoryLimitError: it does.
+    """
+    for number, one in enumerate(planned.price.memory):
+        if one.nbytes > limit:
+            stages, most = ", ".join(map(str, planned.schedule.chunks(number))), format_bytes(limit)
+            largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in one.largest)
+            raise MemoryLimitError(
+                f"the pipeline of {planned.graph.name!r} is over the memory limit of {most}: a device of group "
+                f"{number}, which runs stage {stages}, holds {format_bytes(one.nbytes)} ({largest}); take more stages "
+                "or micro batches, or larger groups",
+                needed=one.nbytes,
+                limit=limit,
+            )
+
+
+def _planned(
+    traced: Traced,
+    stage: StageGraph,
+    group: RankGroup,
+    mode: str,
+    hardware: Hardware,
+    passes: tuple[str, ...],
+    options: Mapping[str, Any],
+) -> Plan:
+    graph, mesh = stage.graph, group.mesh
+    if is_named(mode):
+        # A plan known by name splits what comes of other stages as it splits data.
+        own = traced.graph.role_of
+        roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
+        graph = replace(graph, roles=tuple(roles))
+    asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
+    options = {**options, **({REDUCED_ONCE: True} if is_named(mode) else {})}
+    problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
+    return with_rings(find_mode(mode)(problem), hardware)
