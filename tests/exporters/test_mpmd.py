@@ -3,6 +3,8 @@ makes leads to what the step in one piece leads to."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -12,10 +14,15 @@ pytestmark = pytest.mark.jax
 pytest.importorskip("jax")
 
 
-def partitioned(planned):
+planned_once = cache(planned_case)
+
+
+@cache
+def partitioned(name):
     from autoshard.pipeline.exports.stage_spec import StagesSpec
     from tests.exporters.mpmd_reader import Partitioned
 
+    planned, _, _ = planned_once(name)
     plan = StagesSpec(planned).plan()
     return Partitioned(planned.export("mpmd"), [grid.axes for grid in plan.grids]), plan
 
@@ -33,8 +40,8 @@ def expected_pieces(planned, group):
 def test_the_partitioner_keeps_the_plan(name):
     if name == "words":
         pytest.importorskip("torch")
-    planned, given, graph = planned_case(name)
-    found, plan = partitioned(planned)
+    planned, given, graph = planned_once(name)
+    found, plan = partitioned(name)
     for group in range(planned.schedule.ranks):
         own = [one for one in found.info if one.mesh_name == f"group{group}" and one.call_counter is not None]
         told = [(one.stage_id, bool(one.origins[0].transpose_count), one.call_counter) for one in own]
@@ -50,8 +57,8 @@ def test_the_partitioner_keeps_the_plan(name):
 def test_transfers_are_the_routes(name):
     """One for each value and micro batch that crosses, in the layout in which it sets out; and one for each input of
     the step that other groups read than that where it lies."""
-    planned, _, _ = planned_case(name)
-    found, plan = partitioned(planned)
+    planned, _, _ = planned_once(name)
+    found, plan = partitioned(name)
     crossing = [one for one in plan.routes if plan.groups[one.source[0]] != plan.groups[one.stage]]
     values = {
         (one.source, one.output, plan.groups[one.stage]): plan.micro_batches if one.repeated and not one.summed else 1
@@ -66,11 +73,11 @@ def test_transfers_are_the_routes(name):
 
 
 def test_shardings_are_the_layouts():
-    planned, _, _ = planned_case("zero1")
+    planned, _, _ = planned_once("zero1")
     text = planned.export("mpmd")
     assert 'sdy.mesh @mesh = <["dp"=2, "tp"=2]>' in text
     assert '"group1" : <["dp"=2, "tp"=2]>' in text and 'unreduced={"dp"}' in text
-    assert text.count("mpmd.fragment<") == len([one for one in partitioned(planned)[0].calls])
+    assert text.count("mpmd.fragment<") == len([one for one in partitioned("zero1")[0].calls])
     names = [value.name for value in planned.graph.inputs]
     assert [line for line in text.splitlines() if line.startswith("// %arg")] == [
         f"// %arg{i}: {name}" for i, name in enumerate(names)
