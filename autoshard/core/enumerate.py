@@ -82,13 +82,16 @@ def _group_choices(rule: Rule, free: Sequence[int], group: Refs) -> tuple[Laid, 
 
 def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:
     found, numbers = [], range(len(rule.factors))
-    for combination in itertools.product(*choices):
+    sized = [[[(i, refs, size_of(refs)) for i, refs in choice.items()] for choice in one] for one in choices]
+    for combination in itertools.product(*sized):
+        parts = [1] * len(numbers)
         laid: dict[int, Refs] = {}
         for choice in combination:
-            for i, refs in choice.items():
+            for i, refs, size in choice:
+                parts[i] *= size
                 laid[i] = laid[i] + refs if i in laid else refs
-        axes = tuple([merge_refs(laid[i]) if i in laid else () for i in numbers])
-        if is_legal(rule, list(map(size_of, axes))):
+        if is_legal(rule, parts):
+            axes = tuple([merge_refs(laid[i]) if i in laid else () for i in numbers])
             found.append(Strategy(rule, mesh, axes))
     return tuple(found)
 

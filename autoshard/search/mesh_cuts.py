@@ -21,6 +21,8 @@ MOST = 1000
 """The most strategies of an operator."""
 PAIRS = 20_000
 """The most pairs of layouts of a tensor, whichever dim is which: between all of them redistributions are planned."""
+SHORT_PAIRS = 60_000
+"""The same for a short search, of all different operators together. Two parts are always few."""
 FEW = 2
 """So many ways are all searched."""
 NEXT = 2
@@ -37,13 +39,19 @@ class MeshCuts:
 
     What came out of each is to be noted before the next is asked for.
 
+    Args:
+        short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
+            less (docs/reference/measured.md), and what they take grows with the square of the layouts.
+
     Attributes:
         possible: how many ways there are to use the mesh in as many parts as can be.
         total: how many are searched.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, short: bool = False) -> None:
         self.problem, self.units = problem, mesh_units_of(problem.mesh, problem.graph)
+        self.pairs = SHORT_PAIRS // max(len({node.key for node in problem.graph.nodes}), 1) if short else PAIRS
+        self.least_parts = 2 if short else 1
         self.is_whole = self._fits(self.units)
         self.parts = len(self.units) if self.is_whole else self._most_parts()
         self.possible = 1 if self.is_whole else math.comb(len(self.units) - 1, self.parts - 1)
@@ -56,7 +64,8 @@ class MeshCuts:
 
     def _fits(self, units: MeshUnits) -> bool:
         ranks = {of.rank for node in self.problem.graph.nodes for of in (*node.operand_types, *node.result_types)}
-        return self._count(units) <= MOST and all(_pairs(rank, units) <= PAIRS for rank in ranks)
+        few = len(units) <= self.least_parts or all(_pairs(rank, units) <= self.pairs for rank in ranks)
+        return few and self._count(units) <= MOST
 
     def _most_parts(self) -> int:
         """The largest number of parts in which all ways allow few strategies; one, if none does."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard import ops
+from autoshard import nn, ops
 from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, find_mode
 from autoshard.search import mesh_cuts as ways_of
 from autoshard.search.domains import mesh_units_of
 from autoshard.search.exact.over_mesh_cuts import solve_over_mesh_cuts
-from autoshard.search.exact.search import solve
+from autoshard.search.exact.search import ExactSearch, solve
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.trace.function import trace
+from autoshard.util.clock import now
 from costmodel import preset
 from tests.search.plans import array
 
@@ -63,6 +64,41 @@ def test_small_meshes_are_used_whole():
     for text in ("8", "2x4", "8x8", "2x2x2", "dp=16 tp=16"):
         ways = MeshCuts(product(Mesh.parse(text)))
         assert [len(units) for units in ways] == [len(ways.units)] and ways.description == ""
+
+
+def test_short_searches_use_few_parts():
+    """All of a mesh where the graph has few operators; of many, in two parts, each way to do so."""
+    for text, parts in (("4x4", 2), ("4x4x4", 3), ("64", 3)):
+        problem = product(Mesh.parse(text))
+        assert MeshCuts(problem).parts == parts >= MeshCuts(problem, short=True).parts >= 2
+    layers = [nn.Dense(64 + 8 * i, 72 + 8 * i) for i in range(24)]
+    many = trace(nn.SequentialCell(*layers), array(128, 4, 64)).graph
+    for text, total in (("4x4", 1), ("4x4x4", 2), ("64", 5)):
+        ways = MeshCuts(Problem(many, Mesh.parse(text), HARDWARE), short=True)
+        found = []
+        for units in ways:
+            found.append(len(units))
+            ways.note(1.0)
+        assert found == [2] * total
+
+
+def test_two_parts_are_nearly_as_good_as_three():
+    problem = product(Mesh.parse("4x4x4"))
+    units = MeshCuts(problem).units
+    whole, *every = [solve(FactorGraph(problem, prices_for(HARDWARE), one)).value for one in (units, *units.bundles(2))]
+    assert whole * (1 - 1e-9) <= min(every) <= 1.05 * whole
+
+
+def test_a_glance_bounds_what_is_found():
+    problem = product(Mesh.parse("4x4x4"))
+    for units in MeshCuts(problem).units.bundles(2):
+        factor_graph = FactorGraph(problem, prices_for(HARDWARE), units)
+        search, best = ExactSearch(factor_graph, now() + 60.0, gap=0.01), solve(factor_graph).value
+        bound = search.glance()
+        assert 0 < bound <= best * (1 + 1e-9)
+        found, proved = search.run()
+        assert found is not None and bound <= proved * (1 + 1e-9) and proved <= best * (1 + 1e-9)
+        assert best * (1 - 1e-9) <= found.value <= best * 1.01
 
 
 @pytest.mark.parametrize("text", ["2x2x2x2x2", "4x3x2x2"])

@@ -39,7 +39,7 @@ class Deep(nn.Cell):
 
 @pytest.fixture(scope="module", params=["4", "2x4"])
 def deep(request) -> FactorGraph:
-    network, mesh = Deep(7), Mesh.parse(request.param)
+    network, mesh = Deep(16), Mesh.parse(request.param)
     step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), array(128, 96), array(128, 96))
     return FactorGraph(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, step.graph))
 

@@ -14,7 +14,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.domains import MeshUnits
-from autoshard.search.exact.search import Solution, solve_below
+from autoshard.search.exact.search import ExactSearch, Solution, solve_below
 from autoshard.search.factor_graph import Candidates, FactorGraph
 from autoshard.search.greedy.choose import ALTERNATIVES
 from autoshard.search.mesh_cuts import MeshCuts
@@ -33,6 +33,8 @@ SMALL_MESH = 64
 GOOD = 0.01
 """How far, relatively, the sum of a plan to begin with may be from the least; and by how much less than those that are
 known it has to cost."""
+PROMISING = 2
+"""Of several ways to use a mesh so many are searched for a good plan, those of the least bounds at first."""
 
 
 def solve_over_mesh_cuts(
@@ -40,8 +42,6 @@ def solve_over_mesh_cuts(
     time_limit: float,
     on_progress: Callable[[str], None] = lambda what: None,
     mesh_cuts: MeshCuts | None = None,
-    gap: float = 0.0,
-    detours: Detours = ALL,
 ) -> tuple[FactorGraph, Solution]:
     """The best choice over the ways to use the mesh (`mesh_cuts.py`), without a memory limit, and its way's tables.
 
@@ -52,8 +52,6 @@ def solve_over_mesh_cuts(
         time_limit: seconds for all ways together; those with fewest strategies come first.
         on_progress: called with "tables" and "solved" whenever one way's tables are made, or searched.
         ways: the problem's, from which to read afterwards which were searched.
-        gap: how far, relatively, the sum may be from the least (`solve_below`).
-        detours: which redistributions take another way round where that costs less (`redistribution_tables.py`).
     """
     end, mesh_cuts = now() + time_limit, mesh_cuts or MeshCuts(problem)
     best: tuple[FactorGraph, Solution] | None = None
@@ -63,10 +61,10 @@ def solve_over_mesh_cuts(
         if best is not None and left <= 0:
             bound = 0.0
             break
-        factor_graph = factor_graph_of(problem, units, detours=detours)
+        factor_graph = factor_graph_of(problem, units)
         on_progress("tables")
         left = max(end - now(), 0.0) / (mesh_cuts.total - searched)
-        found, proved = solve_below(factor_graph, left, math.inf if best is None else best[1].value, gap)
+        found, proved = solve_below(factor_graph, left, math.inf if best is None else best[1].value)
         on_progress("solved")
         mesh_cuts.note(proved if found is None else found.value)
         best, bound, searched = best if found is None else (factor_graph, found), min(bound, proved), searched + 1
@@ -85,7 +83,8 @@ def counted(mesh_cuts: MeshCuts, searched: int) -> dict[str, float]:
 def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
-    Of a mesh that is used in several ways, the best of these; thrifty problems do without.
+    The mesh is used in few parts (`MeshCuts`, short). Of several ways to do so the best of those that a first bound
+    promises most of; thrifty problems do without.
 
     Args:
         known: seconds of the best plan that is known (as `plan_seconds`): of a mesh that is used in one way, others are
@@ -96,20 +95,37 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts = MeshCuts(problem)
-    if not mesh_cuts.is_whole:
-        if not affords_all_cuts(problem):
-            raise PlanError(f"mesh {problem.mesh} has several ways to be used")
-        return plan_of_assignment(
-            *solve_over_mesh_cuts(problem, SMALL_SECONDS, mesh_cuts=mesh_cuts, gap=GOOD, detours=PARTS)
-        )
-    factor_graph = factor_graph_of(problem, mesh_cuts.units, detours=PARTS)
+    if not is_short(problem):
+        raise PlanError(f"mesh {problem.mesh} has several ways to be used")
+    mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
+    searches = sorted((_glanced(problem, mesh_cuts, units, end) for units in mesh_cuts), key=lambda one: one[0])
+    known = known if mesh_cuts.is_whole else math.inf
+    best: tuple[FactorGraph, Solution] | None = None
+    for _, factor_graph, search in searches[:PROMISING]:
+        found, _ = search.run(known)
+        if found is not None:
+            best, known = (factor_graph, found), found.value
+    if best is None:
+        raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
+    return plan_of_assignment(*best)
+
+
+def _glanced(
+    problem: Problem, mesh_cuts: MeshCuts, units: MeshUnits, end: float
+) -> tuple[float, FactorGraph, ExactSearch]:
+    """A way to use the mesh, with a first bound of what it costs."""
+    factor_graph = factor_graph_of(problem, units, detours=PARTS)
     if sum(factor_graph.sizes) > SMALL_CHOICES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
-    found, _ = solve_below(factor_graph, SMALL_SECONDS, known, gap=GOOD)
-    if found is None:
-        raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
-    return plan_of_assignment(factor_graph, found)
+    search = ExactSearch(factor_graph, end, GOOD)
+    bound = 0.0 if mesh_cuts.total == 1 else search.glance()
+    mesh_cuts.note(bound)
+    return bound, factor_graph, search
+
+
+def is_short(problem: Problem) -> bool:
+    """Whether short searches have time for the problem's mesh: to use it whole, or in all ways that they know."""
+    return affords_all_cuts(problem) or MeshCuts(problem).is_whole
 
 
 def affords_all_cuts(problem: Problem) -> bool:

@@ -29,7 +29,8 @@ Choice = tuple[int, ...]
 EQUAL = 1e-9
 NEAR = 1e-6
 """Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
-SWEEPS = 60
+SWEEPS, GLANCE = 60, 4
+"""Sweeps at most: until choices are listed, and for a first bound, by which like searches are told apart."""
 GAIN, ALIKE = 1e-4, 1e-4
 """The growth of the bound by a sweep, relatively, that is worth another: of all, and of what equal layers share."""
 FIRST, LEAST, WIDER = 6e-5, 1e-12, 4.0
@@ -71,43 +72,58 @@ def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
     return found
 
 
-def solve_below(
-    factor_graph: FactorGraph, time_limit: float, value: float = math.inf, gap: float = 0.0
-) -> tuple[Solution | None, float]:
+def solve_below(factor_graph: FactorGraph, time_limit: float, value: float = math.inf) -> tuple[Solution | None, float]:
     """Finds the least sum of all costs if it is below a value, None if nothing below was found; and a bound for all
     assignments, which may just be that none is below.
-
-    Args:
-        gap: how far, relatively, the sum may be from the least. Above 0 a good choice is looked for, not a proof: no
-            more is listed than is fast, nothing is branched, and a choice that is further from the bound is given, too.
 
     Raises:
         PlanError: no choice at all is possible.
     """
-    with doing("finding the least sum"):
-        return _ExactSearch(factor_graph, now() + time_limit, value, gap).run()
+    return ExactSearch(factor_graph, now() + time_limit).run(value)
 
 
-class _ExactSearch:
-    def __init__(self, factor_graph: FactorGraph, end: float, value: float, gap: float) -> None:
+class ExactSearch:
+    """A search for the least sum of a factor graph, which says first what it promises.
+
+    Args:
+        end: by `clock.now`.
+        gap: how far, relatively, the sum may be from the least. Above 0 a good choice is looked for, not a proof: no
+            more is listed than is fast, nothing is branched, and a choice that is further from the bound is given, too.
+    """
+
+    def __init__(self, factor_graph: FactorGraph, end: float, gap: float = 0.0) -> None:
         self.gap = gap
         self.whole, self.factor_graph, self.end = factor_graph, ReducedGraph(factor_graph), end
         self.srmp = Srmp(self.factor_graph)
         self.kinds = self._kinds()
         self.best: Choice | None = None
         self.chosen: Choice = ()
-        self.value = value
+        self.value = math.inf
+        self.started = False
         self.stats: dict[str, float] = {"turns": len(self.srmp.orbits), "branches": 0}
 
-    def run(self) -> tuple[Solution | None, float]:
-        self.srmp.start(SWEEPS, self.end, ALIKE)
-        lower = self.srmp.tighten(SWEEPS, self.end, GAIN, self.enough)
-        self.stats["message bound"] = lower
-        so_far(bound=lower)
-        proved = min(self._prove(lower, self.srmp.reduced()), self.value)
+    def glance(self) -> float:
+        """A bound after a few sweeps."""
+        self._start()
+        return self.srmp.tighten(GLANCE, self.end, GAIN)
+
+    def run(self, value: float = math.inf) -> tuple[Solution | None, float]:
+        """What `solve_below` returns."""
+        self.value = value
+        with doing("finding the least sum"):
+            self._start()
+            lower = self.srmp.tighten(SWEEPS, self.end, GAIN, self.enough)
+            self.stats["message bound"] = lower
+            so_far(bound=lower)
+            proved = min(self._prove(lower, self.srmp.reduced()), self.value)
         if self.best is None:
             return None, proved
         return Solution(self.best, self.value, proved, self.stats), proved
+
+    def _start(self) -> None:
+        if not self.started:
+            self.srmp.start(SWEEPS, self.end, ALIKE, self.enough)
+            self.started = True
 
     @property
     def enough(self) -> float:
@@ -130,14 +146,12 @@ class _ExactSearch:
         """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
         if lower >= self.enough or (self.left < 0 and math.isfinite(self.value)):
             return lower
-        if self.gap:
-            self._find(lower, reduced)
         proved, done = self._widened(lower, reduced)
-        if done or self.gap or proved >= self.enough:
+        if done or proved >= self.enough:
             return proved
-        if math.isinf(self.value):
+        if self.gap or math.isinf(self.value):
             self._find(lower, reduced)
-        if proved >= self.enough or self.left < 0 or self.best is None:
+        if self.gap or proved >= self.enough or self.left < 0 or self.best is None:
             return proved
         return self._branched(proved, lower, reduced)
 

@@ -20,8 +20,9 @@ from autoshard.search.exact.min_marginals import LARGE
 from autoshard.search.exact.reduce import GraphicalModel
 from autoshard.util.clock import now
 
-LIKE = 2
-"""How many members orbits must have on average for a start in common to pay."""
+LIKE = 4
+"""How many members orbits must have on average for a start in common to pay: its sweeps take as long as those of all
+where an orbit has two or three."""
 
 
 class Srmp:
@@ -41,16 +42,16 @@ class Srmp:
 
     # -- passes
 
-    def start(self, sweeps: int, end: float, gain: float) -> None:
+    def start(self, sweeps: int, end: float, gain: float, enough: float = math.inf) -> None:
         """Begin with messages that members of an orbit have in common, which is far less work than sweeps of all.
 
         Args:
-            sweeps, end, gain: as of `tighten`.
+            sweeps, end, gain, enough: as of `tighten`.
         """
         if len(self.orbits) * LIKE > len(self.factor_graph.sizes):
             return
         alike = quotient_graph_of(self.orbits, self.factor_orbits, self.orbit_of)
-        _swept(alike, 0.0, sweeps, end, gain)
+        _swept(alike, 0.0, sweeps, end, gain, enough)
         for factor_orbit, one, rows in zip(self.factor_orbits, alike.factor_orbits, alike.rows, strict=True):
             factor_orbit.reset([of[rows] for of in one.potentials])
         for orbit in self.orbits:

@@ -6,13 +6,13 @@
 2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
    with the settled strategies fixed).
 3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
-   assignments; the cheaper ones are improved locally: single operators, chains (`icm.py`), all around a value at once
+   assignments; the two cheapest are improved locally: single operators, chains (`icm.py`), all around a value at once
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
-4. On small graphs the plan of the least sum is another assignment (`over_mesh_cuts.py`). In the end the result is
-   held against the plans of other modes (on small graphs that of "dynamic_programming", too) and those known by name,
-   and the one whose program takes least time is taken (`program_price.py`). So it never costs more than those of
-   "factor" and "bfs", nor, where nobody configured operators, than named plans.
+4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`).
+   In the end the result is held against the plans of other modes (on small graphs that of "dynamic_programming" on
+   these parts, too) and those known by name, and the one whose program takes least time is taken (`program_price.py`).
+   So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators, than named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 """
 
@@ -34,7 +34,7 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, affords_all_cuts, small_optimum
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -44,7 +44,7 @@ from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, sea
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
-from autoshard.search.modes.dynamic_programming import dynamic_programming
+from autoshard.search.modes.dynamic_programming import eliminated
 from autoshard.search.modes.factor import factor
 from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
@@ -125,18 +125,22 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     """This mode's own plan of a flat graph, then those of modes that it began with, and of others."""
     problem = own.problem
     yield own.run()
+    yield from own.second()
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
-    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
-    small = small and (affords_all_cuts(problem) or MeshCuts(problem).is_whole)
-    for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and is_short(problem)
+    for mode in (cut_in_rounds, *((_short_eliminations,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = mode(problem)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
+
+
+def _short_eliminations(problem: Problem) -> Plan:
+    """The plan of mode "dynamic_programming", but with the mesh used as the least sum was looked for."""
+    return eliminated(problem, MeshCuts(problem, short=True))
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
@@ -157,6 +161,7 @@ class _Combination:
         self.rules = factor(problem) if problem.work is not None else None
         self.settled = self._settled()
         self.starts: list[SearchStart] = []
+        self.others: list[LocalSearch] = []  # what else came of improving assignments
         for start in self._starts():
             self.starts.append(start)
 
@@ -171,6 +176,11 @@ class _Combination:
             if peak_memory(best) <= limit:
                 return best
         return self._within(limit, assignment, memory)
+
+    def second(self) -> Iterator[Plan]:
+        """The plan of the assignment that came next to the best one by its sum: its program may cost less."""
+        for local_search in self.others if self.problem.options.get(MEMORY) is None else ():
+            yield self._best(self._polished(local_search).assignment)
 
     def improved(self, plan: Plan) -> Plan:
         """Another mode's plan, after sweeps over all nodes that are not configured."""
@@ -269,7 +279,8 @@ class _Combination:
         assignments = [self._draft(pricing, start, fixed) for start in self.starts]
         known = {node: self._known(pricing, node, assignments) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
-        best = self._polished(improve.best(assignments, fixed)).assignment
+        first, *self.others = improve.near(assignments, fixed)
+        best = self._polished(first).assignment
         if any(best.chosen[node].strategy != strategy for node, strategy in self.settled.items()):
             pure = [
                 assignment.seconds for start, assignment in zip(self.starts, assignments, strict=True) if start.is_pure
@@ -317,6 +328,10 @@ class _Improvement:
 
     def best(self, assignments: list[Assignment], fixed: Mapping[Node, Strategy]) -> LocalSearch:
         """What improves the cheapest of the assignments, after sweeps over the nodes that are not fixed."""
+        return self.near(assignments, fixed)[0]
+
+    def near(self, assignments: list[Assignment], fixed: Mapping[Node, Strategy]) -> list[LocalSearch]:
+        """The same of all assignments that are near the cheapest, the cheapest first."""
         free = [node for node in self.problem.graph.nodes if node not in fixed]
         first, *others = sorted(_apart(assignments), key=lambda assignment: assignment.seconds)
         near = [
@@ -328,7 +343,7 @@ class _Improvement:
         ]
         for one in local_searches:
             one.sweep(free)
-        return min(local_searches, key=lambda one: one.assignment.seconds)
+        return sorted(local_searches, key=lambda one: one.assignment.seconds)
 
 
 def _apart(assignments: list[Assignment]) -> list[Assignment]:

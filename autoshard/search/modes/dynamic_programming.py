@@ -47,13 +47,18 @@ def dynamic_programming(problem: Problem) -> Plan:
         PlanError: an operator with regions; an option (`algo_parameters.py`) that has no such value.
         StrategyError: an annotation that does not fit.
     """
+    return eliminated(problem, MeshCuts(problem))
+
+
+def eliminated(problem: Problem, mesh_cuts: MeshCuts) -> Plan:
+    """The same over some ways to use the mesh."""
     for node in problem.graph.nodes:
         if node.regions:
             raise PlanError(
                 f"search mode {NAME} cannot plan {node.op.name}: {node.label}{where(node.source)} holds operators of "
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
-    prices, mesh_cuts = chooser(problem.mesh, problem.hardware).prices, MeshCuts(problem)
+    prices = chooser(problem.mesh, problem.hardware).prices
     algorithm = SearchParameters.of(problem.options)
     pricing = Pricing(problem, prices)
     best: tuple[Assignment, CostGraph] | None = None
