@@ -165,3 +165,15 @@ def test_a_network_tells_how_its_loss_reduces_rows() -> None:
     one = Penalty(net(nn.Tanh), None)
     with pytest.raises(ContextError, match=r"the loss \(Penalty\) does not tell how it reduces rows"):
         nn.TrainOneStepCell(one, nn.SGD(one.trainable_params(), 0.2))(X)
+
+
+def test_a_step_of_ones_own_is_refused() -> None:
+    """It would be left out: the step is planned from network and optimizer."""
+
+    class Step(nn.TrainOneStepCell):
+        def construct(self, *inputs: Any) -> Any:
+            return self.network(*inputs)
+
+    one = Penalty(net(nn.Tanh))
+    with pytest.raises(GraphError, match=r"Step: a TrainOneStepCell with a construct of its own is not offered"):
+        Step(one, nn.SGD(one.trainable_params(), 0.2))
