@@ -24,9 +24,14 @@ def gradient_scale(parallel: ParallelSettings, devices: int, network: Any, loss_
             loss that does not tell how it reduces rows.
     """
     inner = network
-    while not hasattr(inner, "loss_fn") and isinstance(getattr(inner, "network", None), Cell):
+    while (
+        not hasattr(inner, "loss_fn")
+        and not hasattr(inner, "reduction")
+        and isinstance(getattr(inner, "network", None), Cell)
+    ):
         inner = inner.network  # of a PipelineCell or the like
-    loss = loss_fn if loss_fn is not None else getattr(inner, "loss_fn", None)
+    # A network without a loss function returns its loss itself.
+    loss = loss_fn if loss_fn is not None else getattr(inner, "loss_fn", inner)
     reduction = getattr(loss, "reduction", None)
     if parallel.parallel_mode != ParallelMode.DATA_PARALLEL:
         if parallel.gradients_mean and reduction in _ADDED:
@@ -45,7 +50,7 @@ def gradient_scale(parallel: ParallelSettings, devices: int, network: Any, loss_
     else:
         raise ContextError(
             "data_parallel adds up the gradients of each rank's own loss, but the loss "
-            f"({type(loss if loss is not None else network).__name__}) does not tell how it reduces rows: give it an "
+            f"({type(loss).__name__}) does not tell how it reduces rows: give it an "
             "attribute reduction, 'mean' or 'sum', or use parallel_mode='semi_auto_parallel', whose gradients are "
             "those of the loss over all rows"
         )

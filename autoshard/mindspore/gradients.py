@@ -5,7 +5,8 @@
     optimizer(grads)
 
 The function is traced for each kind of arguments, and differentiated as a graph. Ranks do all of it each; a step that
-is split over ranks is what `Model` and `nn.TrainOneStepCell` run.
+is split over ranks is what `Model` and `nn.TrainOneStepCell` run. Inside of a cell that is traced, the gradient is part
+of its graph: a loss may hold one, as gradient penalties do.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.parameter import Parameter, activate, active
 from autoshard.trace.tensor import TracedTensor as Symbol
 from autoshard.transform.grad import gradient
+from autoshard.transform.inner_gradient import inner_gradient
 from autoshard.util.errors import GraphError
 
 Positions = int | Sequence[int] | None
@@ -48,7 +50,8 @@ def grad(
         (one, or a tuple), or, asked for both, a tuple of the two.
 
     Raises:
-        GraphError: neither arguments nor parameters; when called: within a trace, or results of another kind.
+        GraphError: neither arguments nor parameters; when called: results of another kind, or within a loop or branch
+            of a trace.
 
     Example:
         >>> import numpy as np
@@ -94,16 +97,28 @@ def value_and_grad(
 
     def call(*args: Any) -> Any:
         if active() is not None:
-            raise GraphError("grad inside of a traced model is not offered; differentiate the model that is traced")
+            return _shaped(*_inside(fn, args, positions, trained, has_aux))
         key = tuple(str(type_of(np.asarray(one))) if hasattr(one, "dtype") else repr(one) for one in args)
         if key not in known or _modes(fn) != known[key].modes:
             known[key] = _Differentiated(fn, args, positions, trained, has_aux)
-        value, by_argument, by_weight = known[key](*args)
+        return _shaped(*known[key](*args))
+
+    def _shaped(value: Any, by_argument: tuple, by_weight: tuple) -> Any:
         first = (by_argument if several[0] else by_argument[0]) if positions else None
         second = (by_weight if several[1] else by_weight[0]) if trained else None
         return value, second if first is None else first if second is None else (first, second)
 
     return call
+
+
+def _inside(
+    fn: Callable, args: Sequence[Any], positions: Sequence[int], weights: Sequence[Parameter], has_aux: bool
+) -> tuple[Any, tuple, tuple]:
+    """What fn returns, and its gradients by argument and by weight, as tensors of the trace that is under way."""
+    value, found = inner_gradient(active(), fn, args, positions, weights)
+    if isinstance(value, tuple | list) and len(value) > 1 and not has_aux:
+        raise GraphError(f"grad: it returns {len(value)} tensors; has_aux=True differentiates the first")
+    return value, tuple(found[: len(positions)]), tuple(found[len(positions) :])
 
 
 def _modes(fn: Any) -> bool:

@@ -30,6 +30,12 @@ class TrainOneStepCell(Cell):
         super().__init__()
         if sens not in (None, 1, 1.0) or return_grad:
             raise GraphError("TrainOneStepCell: sens and return_grad are not offered; leave them out")
+        if type(self).construct is not Cell.construct:
+            raise GraphError(
+                f"{type(self).__name__}: a TrainOneStepCell with a construct of its own is not offered; what is done "
+                "to gradients (clipping) goes into the construct(self, gradients) of a subclass of the optimizer, and "
+                "what is done to the loss into the network"
+            )
         self.network, self.optimizer = network, optimizer
         self.model = Model(network, None, optimizer)
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, unsplit_words, words
 from autoshard.ops.folding import widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
 from autoshard.ops.registry import operator
-from autoshard.ops.unary import exp, log, real, rsqrt, scalar_add, square, stop_gradient
+from autoshard.ops.source import fill
+from autoshard.ops.unary import exp, log, real, rsqrt, scalar_add, scalar_mul, square, stop_gradient
 from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
@@ -229,6 +231,20 @@ def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
 def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
     """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the factor that did it."""
     return _standardize(x, begin_norm_axis, epsilon, center)
+
+
+@standardize.gradient
+def _(g, y, x, begin_norm_axis, epsilon, center):
+    (for_unit, for_rstd), (unit, rstd) = g, y
+    first = _first(begin_norm_axis, x.shape, "Standardize")
+    slopes = []
+    if for_unit is not None:
+        ones = fill(shape=tuple(x.shape[first:]), value=1.0, dtype=element_type(x.dtype).name)
+        slopes.append(norm_grad(for_unit, unit, rstd, ones, begin_norm_axis=first, center=center))
+    if for_rstd is not None:
+        share = scalar_mul(mul(for_rstd, square(rstd)), factor=-1 / math.prod(x.shape[first:]))
+        slopes.append(mul(share, unit))
+    return slopes[0] if len(slopes) == 1 else add(*slopes)
 
 
 @standardize.decompose

@@ -112,7 +112,11 @@ class Recorder:
         self.enclosures: list[Enclosure] = []
         self._level: dict[Value, int] = {}
         self._groups: dict[object, int] = {}
-        for node in walk(builder.nodes):
+        self.know_names(builder.nodes)
+
+    def know_names(self, nodes: Sequence[Node]) -> None:
+        """Note the names of nodes, and the numbers of sharding groups, that another recorder added."""
+        for node in walk(nodes):
             self._names.unique(node.name)
             if node.op.name == "ShardingGroup":
                 self._groups.setdefault(node.attrs["group"], node.attrs["group"])

@@ -34,12 +34,8 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
     """
     _check(graph, of, wrt)
     graph, rules = without_custom_gradients(graph)
-    recorder = _Reverse(Builder.after(graph, graph.name), rules)
-    if of in _dependent(graph.nodes, wrt):
-        recorder.start(of)
-        recorder.sweep(graph.nodes, wrt)
-    grads = {value: recorder.total(value) for value in wrt}
-    grads = {value: recorder.zeros(value) if grad is None else grad for value, grad in grads.items()}
+    recorder = Reverse(Builder.after(graph, graph.name), rules)
+    grads = dict(zip(wrt, recorder.gradients(graph.nodes, of, wrt), strict=True))
     outputs = (*graph.outputs, *(grads[value] for value in wrt))
     made = tuple(recorder.builder.nodes[len(graph.nodes) :])
     full = recorder.builder.build(outputs, graph.updates)
@@ -69,7 +65,7 @@ _STOPS = frozenset({"StopGradient", "FloorDiv"})
 """Operators of real numbers that no gradient passes, not even one of zeros."""
 
 
-class _Reverse(Recorder):
+class Reverse(Recorder):
     """Records gradient nodes, each named and placed after the forward node that it comes from."""
 
     def __init__(self, builder: Builder, rules: Mapping[Node, CustomRule]) -> None:
@@ -81,6 +77,13 @@ class _Reverse(Recorder):
         self._known: dict[Value, Value] = {}
         self._stem = ""
         self._source: Source | None = None
+
+    def gradients(self, nodes: Sequence[Node], of: Value, wrt: Sequence[Value]) -> list[Value]:
+        """Of the sum of `of`, which the nodes make, for each value in `wrt`; zeros where there is none."""
+        if of in _dependent(nodes, wrt):
+            self.start(of)
+            self.sweep(nodes, wrt)
+        return [self.total(value) or self.zeros(value) for value in wrt]
 
     def sweep(self, nodes: Sequence[Node], wrt: Sequence[Value]) -> None:
         """Visit the nodes on a path from `wrt` backwards and collect the cotangents of their operands."""
@@ -243,5 +246,11 @@ def _check(graph: Graph, of: Value, wrt: Sequence[Value]) -> None:
     for value in (of, *wrt):
         if value not in known:
             raise GraphError(f"differentiating {graph.name!r}: {value!r} is no value of this graph")
+    check_floats(graph.name, (of, *wrt))
+
+
+def check_floats(name: str, values: Sequence[Value]) -> None:
+    """Raises GraphError if one of the values of the graph of that name is not of floats."""
+    for value in values:
         if not dtype(value.type.dtype).is_float:
-            raise GraphError(f"differentiating {graph.name!r}: {value!r} is not of a float type")
+            raise GraphError(f"differentiating {name!r}: {value!r} is not of a float type")

@@ -832,6 +832,10 @@ ops.MatMul()(x, y).asnumpy()
 # What MindSpore 2.10 has no CPU kernel for: the line, and what its documentation says that it is, in numpy's words.
 DOCUMENTED = {
     "ops.embedding(T([[0, 3], [1, 1]], ms.int32), p)": lambda n: n["p"][[[0, 3], [1, 1]]],
+    "ops.clip_by_global_norm((x, v), 0.5)[1]": lambda n: (
+        n["v"] * 0.5 / np.sqrt((n["x"] ** 2).sum() + (n["v"] ** 2).sum())
+    ),
+    "ops.clip_by_global_norm((x, v), 500)[0]": lambda n: n["x"],
     "ops.layer_norm(x, (4,), v, v + 1)": lambda n: _normed(n["x"]) * n["v"] + n["v"] + 1,
     "ops.rms_norm(x, pos[0])[0]": lambda n: n["x"] / _rms(n["x"]) * n["pos"][0],
     "ops.rms_norm(x, pos[0])[1]": lambda n: 1 / _rms(n["x"]),

@@ -53,7 +53,7 @@ PIPELINES = (
         "`nn.PipelineCell(network, micro_size)`",
         "micro batches, not fewer than stages. Losses, gradients and updates are those of the whole batch: "
         "MindSpore adds up the losses of the micro batches, so that a mean is `micro_size` times as large "
-        "there",
+        "there. A batch normalization in training takes the statistics of each micro batch",
     ),
     (
         "`nn.GradAccumulationCell(network, n)`",
@@ -92,14 +92,19 @@ PIPELINES = (
     ),
     (
         "`value_and_grad`, `grad`",
-        "computed whole by every rank, in no stages; what `TrainOneStepCell` and `Model` do is in stages",
+        "computed whole by every rank, in no stages; what `TrainOneStepCell` and `Model` do is in stages. Inside of a "
+        "cell the gradient is part of the cell's graph, and split with it",
     ),
     (
         "`lazy_inline`",
         "makes no difference: equal layers are planned once",
     ),
     (
-        "`strategy_ckpt_save_file`, `save_graphs`, other engines than numpy",
+        "`save_graphs`",
+        "each rank's pieces in the order of the schedule, with what it sends and receives",
+    ),
+    (
+        "`strategy_ckpt_save_file`, other engines than numpy",
         "refused with stages",
     ),
     (

@@ -19,6 +19,7 @@ from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
+from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
 from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.masks import masks_as_given
 from autoshard.frontends.torch.quick import quick_capture, with_code
@@ -103,17 +104,30 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with ExitStack() as stack:
-            for one in _WHILE_CAPTURING:
-                stack.enter_context(one())
-            found = torch.export.export(target, tuple(args), dict(kwargs))
-        return with_code(found)
+        try:
+            return _captured(target, args, kwargs)
+        except Exception as error:
+            if not takes_inner_gradients(error):
+                raise
+        with traced_through(target, args, kwargs):
+            return _captured(target, args, kwargs)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
         where = at(user_line(error))
         raise ParseError(
             f"torch.export cannot capture {type(target).__name__} for these arguments{where}: "
             f"{_message(error)}{_advice(error)}"
         ) from error
+
+
+def _captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    import torch
+
+    with ExitStack() as stack:
+        for one in _WHILE_CAPTURING:
+            stack.enter_context(one())
+        found = torch.export.export(module, tuple(args), dict(kwargs))
+    check_constants(found)
+    return with_code(found)
 
 
 def _advice(error: Exception) -> str:
@@ -123,6 +137,9 @@ def _advice(error: Exception) -> str:
 
 
 _ADVICE = {
+    "fake tensor in the exported program constant's list": (
+        "Where the module takes a gradient inside by torch.autograd.grad, say it by torch.func.grad"
+    ),
     "in output, which is not a known type": (
         "The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
         "cache unless `config.use_cache = False` or kwargs={'use_cache': False}"

@@ -1,12 +1,16 @@
 """Optimizers with MindSpore's names, arguments, defaults and steps; their machinery is `autoshard.trace.optim`.
 
 A weight decay, where parameters are not grouped, leaves out those with "beta" or "gamma" in their names. Gradients are
-divided by `loss_scale` first.
+divided by `loss_scale` first. What a step does to all gradients together, a subclass says in `construct`:
+
+    class Clipped(nn.Momentum):
+        def construct(self, gradients):
+            return super().construct(ops.clip_by_global_norm(gradients, 1.0))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autoshard.ops.primitive import primitive_class
@@ -21,6 +25,14 @@ class _Steps(optim.Optimizer):
     """What MindSpore does to gradients and weight decay before a step."""
 
     loss_scale = 1.0
+
+    def __call__(self, grads: Sequence[Any]) -> None:
+        """Assign new values to parameters and states. Raises GraphError: not a gradient for each parameter."""
+        self.construct(grads)
+
+    def construct(self, gradients: Sequence[Any]) -> None:
+        """The same; what a subclass may do to the gradients before."""
+        optim.Optimizer.__call__(self, gradients)
 
     def _begin(self, params: Iterable[Any], loss_scale: float = 1.0) -> list[Any]:
         """The parameters as a list; notes the scale, and whether they are grouped."""

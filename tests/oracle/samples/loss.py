@@ -34,7 +34,6 @@ SAMPLES = (
     Sample(
         o.sparse_softmax_cross_entropy_grad,
         ("f32[8, 6]", "f32[8, 6, 12]", "i32[8, 6]"),
-        differentiable=False,
         make=_classes(8, 6, gradient=True),
     ),
     Sample(
@@ -48,7 +47,7 @@ SAMPLES = (
     Sample(o.mse_loss, ("f32[8, 6, 4]",) * 2, {"reduction": "sum"}),
     Sample(o.mse_loss, _PAIR, {"reduction": "none"}),
     Sample(o.l1_loss, _PAIR),
-    Sample(o.mse_loss_grad, ("f32[]", *_PAIR), differentiable=False),
-    Sample(o.mse_loss_grad, ("f32[24, 6]", *_PAIR), {"reduction": "none"}, differentiable=False),
-    Sample(o.l1_loss_grad, ("f32[]", *_PAIR), {"reduction": "sum"}, differentiable=False),
+    Sample(o.mse_loss_grad, ("f32[]", *_PAIR)),
+    Sample(o.mse_loss_grad, ("f32[24, 6]", *_PAIR), {"reduction": "none"}),
+    Sample(o.l1_loss_grad, ("f32[]", *_PAIR), {"reduction": "sum"}, constant=(1, 2)),
 )

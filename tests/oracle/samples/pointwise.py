@@ -24,7 +24,8 @@ def _one(op: Operator, differentiable: bool = True) -> Sample:
 
 
 def _gradient_of(op: Operator) -> Sample:
-    return Sample(op, ("f32[12, 8]", "f32[12, 8]"), differentiable=False, make=_last_positive((12, 8), (12, 8)))
+    flat = (1,) if op in (u.relu_grad, u.abs_grad) else ()
+    return Sample(op, ("f32[12, 8]", "f32[12, 8]"), make=_last_positive((12, 8), (12, 8)), constant=flat)
 
 
 _SMOOTH = (
@@ -51,8 +52,8 @@ _UNARY = (
     Sample(u.logical_not, ("bool[24, 6]",), differentiable=False),
     Sample(u.gelu, ("f32[24, 6]",)),
     Sample(u.gelu, ("f32[6, 8]",), {"approximate": "tanh"}),
-    Sample(u.gelu_grad, ("f32[12, 8]", "f32[12, 8]"), differentiable=False),
-    Sample(u.gelu_grad, ("f32[12, 8]", "f32[12, 8]"), {"approximate": "tanh"}, differentiable=False),
+    Sample(u.gelu_grad, ("f32[12, 8]", "f32[12, 8]")),
+    Sample(u.gelu_grad, ("f32[12, 8]", "f32[12, 8]"), {"approximate": "tanh"}),
     Sample(u.cast, ("f32[24, 6]",), {"dtype": "i32"}, differentiable=False),
     Sample(u.cast, ("bool[24, 6]",), {"dtype": "f32"}, differentiable=False),
     Sample(u.cast, ("f32[6, 8]",), {"dtype": "f64"}),
@@ -78,21 +79,16 @@ _BINARY = (
     Sample(p.minimum, ("f32[6]", "f32[8, 6]")),
     *(Sample(op, ("i32[24, 6]", "i32[6]"), differentiable=False) for op in _COMPARISONS),
     *(Sample(op, ("bool[24, 6]", "bool[24, 1]"), differentiable=False) for op in _LOGIC),
-    Sample(p.pow_base_grad, ("f32[12, 8]",) * 3, differentiable=False, make=_positive((12, 8), (12, 8), (12, 8))),
-    Sample(
-        p.pow_exponent_grad,
-        ("f32[12, 8]",) * 3,
-        differentiable=False,
-        make=_positive((12, 8), (12, 8), (12, 8)),
-    ),
+    Sample(p.pow_base_grad, ("f32[12, 8]",) * 3, make=_positive((12, 8), (12, 8), (12, 8))),
+    Sample(p.pow_exponent_grad, ("f32[12, 8]",) * 3, make=_positive((12, 8), (12, 8), (12, 8))),
 )
 
 _MORE = (
     Sample(p.select, ("bool[24, 6]", "f32[24, 6]", "f32[24, 6]")),
     Sample(p.select, ("bool[24, 1]", "f32[6]", "f32[8, 24, 6]")),
     Sample(u.square, ("f32[8, 6, 4]",)),
-    Sample(p.select_grad, ("f32[24, 6]", "bool[24, 6]"), differentiable=False),
-    Sample(p.select_grad, ("f32[24, 6]", "bool[6]"), {"other": True}, differentiable=False),
+    Sample(p.select_grad, ("f32[24, 6]", "bool[24, 6]")),
+    Sample(p.select_grad, ("f32[24, 6]", "bool[6]"), {"other": True}),
     Sample(p.masked_fill, ("f32[8, 6, 12]", "bool[6, 12]"), {"value": -8.0}),
     Sample(p.add_n, ("f32[24, 6]",) * 3),
     Sample(p.add_n, ("f32[12, 8]",)),

@@ -50,9 +50,14 @@ SAMPLES = (
     Sample(r.spread, ("f32[24]",), {"shape": (8, 24, 6), "axis": (0, 2)}),
     Sample(r.spread, ("f32[24, 1]",), {"shape": (24, 8), "axis": 1, "keep_dims": True, "scale": 0.125}),
     Sample(r.count_equal, ("i32[24, 6]", "i32[24]"), {"axis": 1}, differentiable=False),
-    Sample(r.extreme_grad, ("f32[24]", "f32[24, 6]"), {"axis": 1}, False, make=lambda rng: _with_ties(rng)[::3]),
     Sample(
-        r.extreme_grad, ("f32[1, 8, 1]", "f32[6, 8, 4]"), {"axis": (0, 2), "keep_dims": True, "largest": False}, False
+        r.extreme_grad, ("f32[24]", "f32[24, 6]"), {"axis": 1}, make=lambda rng: _with_ties(rng)[::3], constant=(1,)
+    ),
+    Sample(
+        r.extreme_grad,
+        ("f32[1, 8, 1]", "f32[6, 8, 4]"),
+        {"axis": (0, 2), "keep_dims": True, "largest": False},
+        constant=(1,),
     ),
     Sample(r.extreme_share, ("f32[24]", "f32[24]", "f32[24]", "f32[24, 6]"), {"axis": 1}, False, make=_with_ties),
     Sample(r.reduce_prod_grad, ("f32[24]", "f32[24, 6]"), {"axis": 1}, differentiable=False),

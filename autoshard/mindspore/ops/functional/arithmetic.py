@@ -65,6 +65,22 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
     return clamp(x, clip_value_min, clip_value_max)
 
 
+def clip_by_global_norm(x: Any, clip_norm: float = 1.0, use_norm: Any = None) -> tuple[Any, ...]:
+    """Tensors times clip_norm / max(norm, clip_norm), for the norm of all their elements together.
+
+    Raises:
+        ShapeError: no tensors, a norm that is not above 0, or `use_norm`, which MindSpore has no meaning for either.
+    """
+    if use_norm is not None or not isinstance(x, tuple | list) or not x:
+        raise ShapeError("clip_by_global_norm takes a tuple of tensors, and use_norm=None")
+    if isinstance(clip_norm, int | float) and clip_norm <= 0:
+        raise ShapeError(f"clip_by_global_norm: clip_norm is {clip_norm!r}; it is a number above 0")
+    squares = [core.reduce_sum(core.square(one)) for one in x if one is not None]
+    norm = core.sqrt(core.add_n(*squares))
+    factor = core.div(clip_norm, core.maximum(norm, clip_norm))
+    return tuple(None if one is None else as_tensors(core.mul(one, factor)) for one in x)
+
+
 def relu(input: Any, inplace: bool = False) -> Any:
     """max(x, 0); `inplace` is not offered, as tensors of a trace never change."""
     if inplace:

@@ -1,0 +1,142 @@
+"""Modules whose loss holds a gradient, by torch.func: they train as in torch; torch.autograd.grad is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+import autoshard as ash
+from autoshard import optim
+from autoshard.util.errors import ParseError, ShapeError
+
+pytestmark = pytest.mark.torch
+
+
+class Net(torch.nn.Module):
+    """Two layers, and a loss of them, x [12, 8] and y [12, 6]."""
+
+    def __init__(self, loss: Callable[[Net, Tensor, Tensor], Tensor], act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.norm, self.second = torch.nn.Linear(8, 10), torch.nn.LayerNorm(10), torch.nn.Linear(10, 6)
+        self.loss, self.act = loss, act
+
+    def net(self, x: Tensor) -> Tensor:
+        return self.second(self.act(self.first(x)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self, x, y)
+
+
+def penalty(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    slope = torch.func.grad(lambda x: m.net(x).sum())(x)
+    return F.mse_loss(m.net(x), y) + 0.1 * slope.square().mean()
+
+
+def rows(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    slopes = torch.func.vmap(torch.func.grad(lambda row: m.net(row).sum()))(x)
+    return (slopes.norm(dim=-1) - 1).square().mean()
+
+
+def entropy(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    labels = y.argmax(-1)
+    slope, value = torch.func.grad_and_value(lambda x: F.cross_entropy(m.net(x), labels))(x)
+    return value + slope.square().sum()
+
+
+def normed(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    def value(x: Tensor) -> Tensor:
+        return (torch.softmax(m.second(m.norm(m.first(x))), -1) * y).sum()
+
+    return value(x) + torch.func.grad(value)(x).square().mean()
+
+
+def curvature(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    """A product with the Hessian."""
+    slope = torch.func.grad(lambda x: m.net(x).square().mean())
+    return torch.func.jvp(slope, (x,), (y.sum() * torch.ones_like(x),))[1].square().sum()
+
+
+def pulled(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    found, back, *_ = torch.func.vjp(m.net, x)
+    return found.square().mean() + back(y)[0].square().mean()
+
+
+def adapted(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    """Half of the rows adapt the weights that the others are judged by."""
+
+    def loss(held: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        inner = m.act(F.linear(x, held["first.weight"], held["first.bias"]))
+        return F.mse_loss(F.linear(inner, held["second.weight"], held["second.bias"]), y)
+
+    held: dict[str, Tensor] = dict(m.named_parameters())
+    slopes = torch.func.grad(loss)(held, x[:6], y[:6])
+    return loss({name: held[name] - 0.1 * slopes[name] for name in held}, x[6:], y[6:])
+
+
+def derived(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    """No layer inside: what the gradient goes through is made outside of it."""
+    weight = m.first.weight.t() * 2
+    return torch.func.grad(lambda x: m.act(x @ weight).sum())(x).square().mean()
+
+
+PROGRAMS: dict[str, Net] = {
+    **{f"penalty-{act.__name__}": Net(penalty, act) for act in (torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu,
+                                                               F.relu, F.softplus, F.mish)},
+    "rows": Net(rows, F.leaky_relu), "entropy": Net(entropy, torch.tanh), "normed": Net(normed, torch.tanh),
+    "curvature": Net(curvature, F.silu), "pulled": Net(pulled, F.gelu), "adapted": Net(adapted, torch.tanh),
+    "derived": Net(derived, torch.tanh),
+}  # fmt: skip
+
+
+def example() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(12, 8, generator=generator), torch.randn(12, 6, generator=generator)
+
+
+def imported(module: torch.nn.Module, args: tuple[Tensor, ...]) -> Any:
+    return ash.from_torch(module, args, loss=lambda found, *_: found, optimizer=lambda held: optim.SGD(held, 0.1))
+
+
+@pytest.mark.parametrize(("mesh", "search"), [("dp=2 tp=3", "sharding_propagation"), ("d=2", "data_parallel")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_loss_with_a_gradient_trains_as_in_torch(name: str, mesh: str, search: str) -> None:
+    module, args = copy.deepcopy(PROGRAMS[name]), example()
+    model = imported(module, args)
+    planned = ash.plan(model, mesh=mesh, search=search)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(2):
+        want = module(*args)
+        optimizer.zero_grad()
+        want.backward()
+        optimizer.step()
+        found = np.ravel(planned.run(*model.arrays(*args)))[-1]
+        np.testing.assert_allclose(found, want.item(), rtol=2e-5)
+
+
+def by_autograd(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    x = x.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(m.net(x).sum(), x, create_graph=True)
+    return slope.square().mean()
+
+
+@pytest.mark.parametrize("loss", [by_autograd, lambda m, x, y: by_autograd(m, x, y) + penalty(m, x, y)])
+def test_autograd_inside_is_refused(loss: Callable) -> None:
+    with pytest.raises(ParseError, match=r"say it by torch\.func\.grad"):
+        imported(Net(loss, torch.tanh), example())
+
+
+def test_a_gradient_of_a_convolution_inside_is_refused_by_name() -> None:
+    def loss(m: Net, x: Tensor, y: Tensor) -> Tensor:
+        weight = m.first.weight[:1, :3].reshape(1, 1, 3)
+        return torch.func.grad(lambda x: F.conv1d(x, weight).square().sum())(x[:, None]).square().mean()
+
+    with pytest.raises(ShapeError, match="autoshard has no operators for\n.*convolution_backward"):
+        ash.plan(imported(Net(loss, torch.tanh), example()), mesh="d=2")

@@ -1,0 +1,275 @@
+"""Every cell trains: one step of each on its own, with torch's gradients, and the same on virtual ranks.
+
+The operand is data times a parameter, so that cells without parameters have something to train, too; the loss is a mean
+of squares of what the cell returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import autoshard as ash
+import autoshard.mindspore as ms
+from autoshard import nn
+from autoshard.mindspore import ops
+from autoshard.transform import train_step
+
+pytestmark = pytest.mark.torch
+RNG = np.random.default_rng(11)
+
+
+def f(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def share(*shape: int) -> np.ndarray:
+    """Numbers between 0 and 1."""
+    return RNG.uniform(0.1, 0.9, shape).astype(np.float32)
+
+
+ROWS, TOKENS, LINES, IMAGE, BODY = f(6, 8), f(2, 6, 8), f(4, 6, 9), f(4, 6, 8, 10), f(4, 6, 3, 4, 5)
+CLASSES = np.array([0, 5, 3, 7, 1, 2], np.int32)
+Parameters = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell, its first operand, which is trained if it is of floats, further ones, and the same in torch."""
+
+    make: Callable[[], Any]
+    x: np.ndarray
+    torch: Callable[..., torch.Tensor] | None = None
+    more: tuple[np.ndarray, ...] = ()
+
+
+def pointwise(function: Callable, *args: Any, **named: Any) -> Callable:
+    return lambda p, x: function(x, *args, **named)
+
+
+def batch_norm(p: Parameters, x: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, None, None, p["gamma"], p["beta"], training=True)
+
+
+def loss_of(function: Callable, **named: Any) -> Callable:
+    return lambda p, x, y: function(x, y, **named)
+
+
+def on_classes(function: Callable) -> Callable:
+    return lambda p, x, y: function(x, y.long())
+
+
+def soft_classes(p: Parameters, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return -(y * torch.log_softmax(x, -1)).sum(-1)
+
+
+def feed_forward(p: Parameters, x: torch.Tensor, at: str = "") -> torch.Tensor:
+    inner = F.linear(x, p[f"{at}mapping.weight"], p[f"{at}mapping.bias"])
+    return F.linear(F.gelu(inner, approximate="tanh"), p[f"{at}projection.weight"], p[f"{at}projection.bias"])
+
+
+def attention(p: Parameters, x: torch.Tensor, at: str = "", causal: bool = False) -> torch.Tensor:
+    """Of two heads."""
+
+    def heads(name: str) -> torch.Tensor:
+        made = F.linear(x, p[f"{at}{name}.weight"], p[f"{at}{name}.bias"])
+        return made.unflatten(-1, (2, -1)).transpose(1, 2)
+
+    query, key, value = map(heads, ("query", "key", "value"))
+    made = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return F.linear(made.transpose(1, 2).flatten(2), p[f"{at}output.weight"], p[f"{at}output.bias"])
+
+
+def block(p: Parameters, x: torch.Tensor) -> torch.Tensor:
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.layer_norm(x, (8,), p[f"{name}.gamma"], p[f"{name}.beta"], 1e-5)
+
+    x = x + attention(p, norm(x, "norm1"), "attention.", causal=True)
+    return x + feed_forward(p, norm(x, "norm2"), "feed_forward.")
+
+
+def two(p: Parameters, x: torch.Tensor) -> torch.Tensor:
+    return F.linear(torch.tanh(F.linear(x, p["0.weight"], p["0.bias"])), p["2.weight"], p["2.bias"])
+
+
+class Listed(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.CellList([nn.Dense(8, 6), nn.Tanh(), nn.Dense(6, 4)])
+
+    def construct(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def with_loss() -> nn.WithLossCell:
+    return nn.WithLossCell(nn.Dense(8, 4), nn.MSELoss())
+
+
+CASES = {
+    "ELU": Case(nn.ELU, ROWS, pointwise(F.elu)),
+    "GELU": Case(nn.GELU, ROWS, pointwise(F.gelu, approximate="tanh")),
+    "GELU-erf": Case(lambda: nn.GELU(approximate=False), ROWS, pointwise(F.gelu)),
+    "FastGelu": Case(nn.FastGelu, ROWS, lambda p, x: x * torch.sigmoid(1.702 * x)),
+    "HSigmoid": Case(nn.HSigmoid, ROWS, pointwise(F.hardsigmoid)),
+    "HSwish": Case(nn.HSwish, ROWS, pointwise(F.hardswish)),
+    "Identity": Case(nn.Identity, ROWS, lambda p, x: x),
+    "LeakyReLU": Case(nn.LeakyReLU, ROWS, pointwise(F.leaky_relu, 0.2)),
+    "LogSoftmax": Case(nn.LogSoftmax, ROWS, pointwise(F.log_softmax, -1)),
+    "Mish": Case(nn.Mish, ROWS, pointwise(F.mish)),
+    "PReLU": Case(lambda: nn.PReLU(6), IMAGE, lambda p, x: F.prelu(x, p["a"])),
+    "Pad": Case(lambda: nn.Pad(((1, 0), (2, 3))), ROWS, pointwise(F.pad, (2, 3, 1, 0))),
+    "ReLU": Case(nn.ReLU, ROWS, pointwise(F.relu)),
+    "ReLU6": Case(nn.ReLU6, ROWS * 5, pointwise(F.relu6)),
+    "SeLU": Case(nn.SeLU, ROWS, pointwise(F.selu)),
+    "SiLU": Case(nn.SiLU, ROWS, pointwise(F.silu)),
+    "Sigmoid": Case(nn.Sigmoid, ROWS, pointwise(torch.sigmoid)),
+    "Softmax": Case(nn.Softmax, ROWS, pointwise(F.softmax, -1)),
+    "Softmax-first": Case(lambda: nn.Softmax(0), ROWS, pointwise(F.softmax, 0)),
+    "Softsign": Case(nn.Softsign, ROWS, pointwise(F.softsign)),
+    "Tanh": Case(nn.Tanh, ROWS, pointwise(torch.tanh)),
+    "Flatten": Case(nn.Flatten, IMAGE, pointwise(torch.flatten, 1)),
+    "Dense": Case(lambda: nn.Dense(8, 10, bias_init="normal", activation="sigmoid"), ROWS,
+                  lambda p, x: torch.sigmoid(F.linear(x, p["weight"], p["bias"]))),
+    "Dropout": Case(lambda: nn.Dropout(p=0.25), ROWS),
+    "Embedding": Case(lambda: nn.Embedding(8, 10), CLASSES, lambda p, x: F.embedding(x.long(), p["embedding_table"])),
+    "Embedding-one-hot": Case(lambda: nn.Embedding(8, 10, use_one_hot=True), CLASSES,
+                              lambda p, x: F.embedding(x.long(), p["embedding_table"])),
+    "Embedding-padding": Case(lambda: nn.Embedding(8, 10, padding_idx=3), CLASSES),
+    "Conv1d": Case(lambda: nn.Conv1d(6, 4, 3, has_bias=True), LINES,
+                   lambda p, x: F.conv1d(x, p["weight"].reshape(4, 6, 3), p["bias"], padding=1)),
+    "Conv2d": Case(lambda: nn.Conv2d(6, 4, 3, has_bias=True), IMAGE,
+                   lambda p, x: F.conv2d(x, p["weight"], p["bias"], padding=1)),
+    "Conv2d-strided": Case(lambda: nn.Conv2d(6, 4, 3, stride=2, pad_mode="pad", padding=1, group=2), IMAGE,
+                           lambda p, x: F.conv2d(x, p["weight"], stride=2, padding=1, groups=2)),
+    "AvgPool1d": Case(lambda: nn.AvgPool1d(3, 2), LINES, pointwise(F.avg_pool1d, 3, 2)),
+    "AvgPool2d": Case(lambda: nn.AvgPool2d(2, 2), IMAGE, pointwise(F.avg_pool2d, 2, 2)),
+    "MaxPool1d": Case(lambda: nn.MaxPool1d(3, 2), LINES, pointwise(F.max_pool1d, 3, 2)),
+    "MaxPool2d": Case(lambda: nn.MaxPool2d(3, 2, "same"), IMAGE),
+    "MaxPool2d-valid": Case(lambda: nn.MaxPool2d(2, 2), IMAGE, pointwise(F.max_pool2d, 2, 2)),
+    "AdaptiveAvgPool2d": Case(lambda: nn.AdaptiveAvgPool2d((4, 5)), IMAGE, pointwise(F.adaptive_avg_pool2d, (4, 5))),
+    "BatchNorm1d": Case(lambda: nn.BatchNorm1d(8), ROWS, batch_norm),
+    "BatchNorm2d": Case(lambda: nn.BatchNorm2d(6), IMAGE, batch_norm),
+    "BatchNorm3d": Case(lambda: nn.BatchNorm3d(6), BODY, batch_norm),
+    "GroupNorm": Case(lambda: nn.GroupNorm(3, 6), IMAGE, lambda p, x: F.group_norm(x, 3, p["gamma"], p["beta"])),
+    "LayerNorm": Case(lambda: nn.LayerNorm((8,), epsilon=1e-5), ROWS,
+                      lambda p, x: F.layer_norm(x, (8,), p["gamma"], p["beta"])),
+    "LayerNorm-two": Case(lambda: nn.LayerNorm((6, 8), 1, 1, epsilon=1e-5), TOKENS,
+                          lambda p, x: F.layer_norm(x, (6, 8), p["gamma"], p["beta"])),
+    "RMSNorm": Case(lambda: nn.RMSNorm(8), ROWS, lambda p, x: F.rms_norm(x, (8,), p["gamma"], 1e-6)),
+    "SequentialCell": Case(lambda: nn.SequentialCell(nn.Dense(8, 6), nn.Tanh(), nn.Dense(6, 4)), ROWS, two),
+    "CellList": Case(Listed, ROWS, lambda p, x: two({k.removeprefix("layers."): v for k, v in p.items()}, x)),
+    "WithLossCell": Case(with_loss, ROWS,
+                         lambda p, x, y: F.mse_loss(F.linear(x, p["weight"], p["bias"]), y),
+                         (f(6, 4),)),
+    "MultiHeadAttention": Case(lambda: nn.MultiHeadAttention(8, 2), TOKENS, attention),
+    "FeedForward": Case(lambda: nn.FeedForward(8, 12), TOKENS, feed_forward),
+    "TransformerBlock": Case(lambda: nn.TransformerBlock(8, 2, 12, causal=True), TOKENS, block),
+    "TransformerBlock-rms": Case(lambda: nn.TransformerBlock(8, 2, 12, norm="rms_norm"), TOKENS),
+    "BCELoss": Case(nn.BCELoss, share(6, 8), loss_of(F.binary_cross_entropy), (share(6, 8),)),
+    "BCEWithLogitsLoss": Case(nn.BCEWithLogitsLoss, ROWS, loss_of(F.binary_cross_entropy_with_logits), (share(6, 8),)),
+    "CrossEntropyLoss": Case(nn.CrossEntropyLoss, ROWS, on_classes(F.cross_entropy), (CLASSES,)),
+    "HuberLoss": Case(nn.HuberLoss, ROWS, loss_of(F.huber_loss), (f(6, 8),)),
+    "KLDivLoss": Case(nn.KLDivLoss, ROWS, loss_of(F.kl_div), (share(6, 8),)),
+    "L1Loss": Case(nn.L1Loss, ROWS, loss_of(F.l1_loss), (f(6, 8),)),
+    "MAELoss": Case(nn.MAELoss, ROWS, loss_of(F.l1_loss), (f(6, 8),)),
+    "MSELoss": Case(nn.MSELoss, ROWS, loss_of(F.mse_loss), (f(6, 8),)),
+    "NLLLoss": Case(nn.NLLLoss, ROWS, on_classes(F.nll_loss), (CLASSES,)),
+    "SmoothL1Loss": Case(nn.SmoothL1Loss, ROWS, loss_of(F.smooth_l1_loss, reduction="none"), (f(6, 8),)),
+    "SoftmaxCrossEntropyWithLogits": Case(nn.SoftmaxCrossEntropyWithLogits, ROWS, soft_classes,
+                                          (np.eye(8, dtype=np.float32)[CLASSES],)),
+    "SoftmaxCrossEntropyWithLogits-sparse": Case(
+        lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), ROWS, on_classes(F.cross_entropy),
+        (CLASSES,)),
+    "TokenLoss": Case(nn.TokenLoss, ROWS, on_classes(F.cross_entropy), (CLASSES,)),
+}  # fmt: skip
+
+OTHERS = {
+    "Adam", "AdamW", "AdamWeightDecay", "Cell", "GradAccumulationCell", "LossBase", "MLP", "Momentum", "Optimizer",
+    "Parameter", "PipelineCell", "SGD", "get_activation",
+}  # fmt: skip
+"""No layers and no losses; MLP is FeedForward."""
+
+
+class Squares(nn.Cell):
+    """The mean of squares of what a cell makes of its operand: data, if of floats times a parameter."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.cell = case.make()
+        floats = case.x.dtype.kind == "f"
+        self.factor = ms.Parameter(np.ones_like(case.x), name="factor") if floats else None
+        self.scale, self.square, self.mean = ops.Mul(), ops.Square(), ops.ReduceMean()
+
+    def construct(self, x: Any, *more: Any) -> Any:
+        operand = x if self.factor is None else self.scale(x, self.factor)
+        return self.mean(self.square(self.cell(operand, *more)))
+
+
+def prepared(case: Case) -> Squares:
+    """The network with parameters that are drawn anew, so that none is 0 or 1 throughout."""
+    ms.set_seed(3)
+    net = Squares(case)
+    net.set_train()
+    rng = np.random.default_rng(4)
+    for name, one in net.parameters_dict().items():
+        if name.startswith("cell.") and one.requires_grad:
+            one.set_data(rng.uniform(0.2, 1.2, one.shape).astype(np.float32))
+    return net
+
+
+def values(net: Squares) -> dict[str, np.ndarray]:
+    return {name: one.asnumpy().copy() for name, one in net.parameters_dict().items()}
+
+
+def trained(case: Case, **planned: Any) -> tuple[float, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The loss, and parameters before and after a step of gradient descent with rate 1."""
+    net = prepared(case)
+    before = values(net)
+    step = train_step(net, nn.SGD(net.trainable_params(), 1.0), case.x, *case.more)
+    if not planned:
+        return float(step(case.x, *case.more)), before, values(net)
+    loss = ash.plan(step.traced, **planned).session.call(case.x, *case.more)
+    return float(np.asarray(loss)), before, values(net)
+
+
+def test_every_cell_has_a_case() -> None:
+    assert set(nn.__all__) - OTHERS == {name.split("-")[0] for name in CASES}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.torch])
+def test_gradients_are_torchs(name: str) -> None:
+    case = CASES[name]
+    loss, before, after = trained(case)
+    tensors = {k: torch.tensor(v, requires_grad=v.dtype.kind == "f") for k, v in before.items()}
+    x = torch.tensor(case.x) * tensors.get("factor", 1)
+    parameters = {k.removeprefix("cell."): v for k, v in tensors.items()}
+    assert case.torch is not None
+    want = case.torch(parameters, x, *map(torch.tensor, case.more)).square().mean()
+    want.backward()
+    np.testing.assert_allclose(loss, float(want), rtol=1e-5)
+    gradients = {key: one.grad.numpy() for key, one in tensors.items() if one.grad is not None}
+    largest = max(1.0, *(float(np.abs(one).max()) for one in gradients.values()))
+    for key, gradient in gradients.items():
+        np.testing.assert_allclose(before[key] - after[key], gradient, rtol=2e-4, atol=2e-6 * largest, err_msg=key)
+
+
+MESHES = {"dp=2 tp=3": "sharding_propagation", "x=2 y=2": "optimal", "d=2": "data_parallel", "a=3 b=2": "batch"}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_split_step_is_the_whole_one(name: str, mesh: str) -> None:
+    case = CASES[name]
+    want, before, whole = trained(case)
+    loss, _, split = trained(case, mesh=mesh, search=MESHES[mesh])
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    for key in before:
+        np.testing.assert_allclose(split[key], whole[key], rtol=2e-4, atol=2e-6, err_msg=key)
