@@ -214,12 +214,14 @@ class Costs:
 class Setting:
     """What passes go by: prices, whether they may change the place of that name, and operators to be left as they are.
 
-    The `fixed` ones run as somebody asked for, and leave results as asked for.
+    The `fixed` ones run as somebody asked for, and leave results as asked for. A common buffer has `buffer` bytes at
+    most.
     """
 
     costs: Costs
     ok: Callable[[str], bool] = lambda name: True
     fixed: Collection[Node] = frozenset()
+    buffer: float = math.inf
 
 
 def _is_own(one: Compute) -> bool:

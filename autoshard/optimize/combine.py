@@ -75,7 +75,8 @@ def _groups(
         if group is not None and _fits(block, group, one, early, position):
             size, seconds = group.grown(one, costs)
             # One more part has to take less time in the bundle than on its own.
-            if seconds < group.seconds + costs.of(one).talking and setting.ok(one.result.name):
+            is_less = size.copied <= setting.buffer and seconds < group.seconds + costs.of(one).talking
+            if is_less and setting.ok(one.result.name):
                 group.add(block, position, one, size, seconds)
                 continue
         if group is not None and len(group.parts) > 1:

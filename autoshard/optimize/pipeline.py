@@ -147,13 +147,24 @@ def measure(program: Program, costs: Costs) -> Measure:
 def within(run: Run, program: Program, setting: Setting, room: int) -> Program:
     """What a pass makes of the program, as far as it fits into `room` bytes.
 
-    Places are tried together, and those with which it does not fit in halves, one half after the other.
+    Places are tried together. Where that does not fit, common buffers are kept as small as the room that is left, or
+    places are refused, whichever leads to less time.
     """
     asked: dict[str, None] = {}
     best = run(program, replace(setting, ok=lambda name: asked.setdefault(name) is None))
-    if best is program or setting.costs.peak(best) <= room:
+    costs = setting.costs
+    if best is program or costs.peak(best) <= room:
         return best
-    best, allowed, left = program, frozenset[str](), [tuple(asked)]
+    found = [_in_places(run, program, setting, room, tuple(asked))]
+    small = run(program, replace(setting, buffer=room - costs.peak(program)))
+    if small is not program and costs.peak(small) <= room:
+        found.append(small)
+    return min(found, key=lambda one: costs.total(one.instructions).seconds)
+
+
+def _in_places(run: Run, program: Program, setting: Setting, room: int, asked: tuple[str, ...]) -> Program:
+    """The same by refusing places: those with which it does not fit are tried in halves, one half after the other."""
+    best, allowed, left = program, frozenset[str](), [asked]
     for _ in range(max(2, min(ATTEMPTS, ATTEMPTS * LARGE // len(program.instructions)))):
         some = left.pop()
         if len(some) > 1:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.api import known_hardware
+from autoshard.partition.program import Bundle
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.found_stages import layered_search
 from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
@@ -60,6 +61,18 @@ def test_parts_give_the_price_of_the_whole(search, groups, data, tensor, plan, s
     )  # fmt: skip
     assert price.seconds == pytest.approx(whole.price.seconds, rel=0.05)
     assert max(price.nbytes) == pytest.approx(max(one.nbytes for one in whole.price.memory), rel=0.15)
+
+
+def test_parameters_of_many_layers_come_together_in_buffers_that_have_room():
+    stages = {"layers.{0..5}": 0, "layers.{6..7}": 1}
+    whole = plan_pipeline(
+        decoder(), pipeline="dp=2/dp=2", stages=stages, search="zero1", hardware="a100", micro_batches=2
+    )  # fmt: skip
+    (update,) = (ready for (stage, kind), ready in whole.programs.pieces.items() if (stage, kind) == (0, "U0"))
+    kinds = [getattr(getattr(one, "step", None), "kind", "") for one in update.program.instructions]
+    bundles = [one for one in update.program.instructions if isinstance(one, Bundle)]
+    assert "all_gather" not in kinds and len(bundles) > 4
+    assert sum(len(one.parts) for one in bundles if one.parts[0].step.kind == "all_gather") > 40
 
 
 @pytest.fixture(scope="module")
