@@ -19,7 +19,6 @@ from autoshard.engines.jax_blocks import mesh_of, spec_of
 from autoshard.engines.standalone import BoundaryValue, arguments_of, arrays_of, finished
 from autoshard.engines.standalone_stages import (
     ALONE,
-    ONCE,
     PieceSpec,
     Place,
     RouteSpec,
@@ -96,16 +95,7 @@ class StagedRun:
     def run(self) -> list[Any]:
         """Play the step; its outputs, whole."""
         self._prologue()
-        for piece in self.plan.pieces:
-            if piece.kind == ONCE:
-                self._do(piece, None)
-        for piece, micro in self.plan.played():
-            self._do(piece, micro)
-        for number, route in enumerate(self.plan.routes):
-            if route.summed:
-                self._send(number, self._sum(route.source, route.output), None)
-        for piece in self.plan.rounds():
-            self._do(piece, None)
+        self.plan.play(self._do, self._send_sum)
         return [self._result(source) for source in self.plan.results]
 
     def _prologue(self) -> None:
@@ -138,6 +128,9 @@ class StagedRun:
         self.reads[key] -= 1
         if not self.reads[key]:
             del self.arrived[key]
+
+    def _send_sum(self, number: int, route: RouteSpec) -> None:
+        self._send(number, self._sum(route.source, route.output), None)
 
     def _send(self, number: int, array: jax.Array, micro: int | None) -> None:
         """Bring a value to the stage that reads it."""

@@ -251,6 +251,25 @@ class StandaloneStages:
         found = [((stage, one), micro) for stage, kind, micro in told for one in ("IW" if kind == "B" else kind)]
         return [one for one in found if one[0] in self.by_place]
 
+    def play(self, do: Callable[[PieceSpec, int | None], None], send_sum: Callable[[int, RouteSpec], None]) -> None:
+        """Do all pieces of a step in an order in which nothing waits; what is summed over micro batches is sent before
+        the update.
+
+        Args:
+            do: runs a piece, for a micro batch or once.
+            send_sum: of the number of a route and the route.
+        """
+        for piece in self.pieces:
+            if piece.kind == ONCE:
+                do(piece, None)
+        for piece, micro in self.played():
+            do(piece, micro)
+        for number, route in enumerate(self.routes):
+            if route.summed:
+                send_sum(number, route)
+        for piece in self.rounds():
+            do(piece, None)
+
     def played(self) -> Iterator[tuple[PieceSpec, int]]:
         """The pieces that run for micro batches, each group's in its order, all groups in turn, as far as what they
         read is there."""

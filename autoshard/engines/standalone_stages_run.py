@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from autoshard.engines.standalone import arguments_of, arrays_of, finished
+from autoshard.engines.standalone import arrays_of
 from autoshard.engines.standalone_stages import StandaloneStages, ValueSource, orders_of
 from autoshard.engines.standalone_stages_group import StageGroup, run_whole
 from autoshard.engines.standalone_stages_torch import StageStep
-from autoshard.engines.standalone_torch import start
+from autoshard.engines.standalone_torch import commanded, start
 
 
 def run_steps(
@@ -71,9 +70,4 @@ def _replaced(step: StageStep, source: ValueSource, name: str) -> bool:
 
 def main_stages(plan: StandaloneStages, schedule: Path, text: str) -> None:
     """Run from the command line."""
-    told = arguments_of(text, ("auto", "cpu", "cuda"))
-    given = dict(np.load(told.inputs)) if told.inputs else {}
-    found = run_steps(plan, schedule, given, told.steps, told.device)
-    if dist.get_rank() == 0:
-        finished(plan.outputs, found, told.outputs)
-    dist.destroy_process_group()
+    commanded(plan.outputs, text, lambda given, steps, device: run_steps(plan, schedule, given, steps, device))

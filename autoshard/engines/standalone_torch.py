@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,9 +112,14 @@ def _whole(plan: StandalonePlan, one: BoundaryValue, x: torch.Tensor) -> np.ndar
 
 def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     """Run from the command line."""
+    commanded(plan.outputs, text, lambda given, steps, device: run(plan, step, given, steps, device))
+
+
+def commanded(outputs: Sequence[BoundaryValue], text: str, run: Callable[[Any, int, str], Mapping[str, Any]]) -> None:
+    """Run what the command line says (inputs by name, steps, device); the first rank tells the outputs."""
     told = arguments_of(text, ("auto", "cpu", "cuda"))
     given = dict(np.load(told.inputs)) if told.inputs else {}
-    found = run(plan, step, given, told.steps, told.device)
+    found = run(given, told.steps, told.device)
     if dist.get_rank() == 0:
-        finished(plan.outputs, found, told.outputs)
+        finished(outputs, found, told.outputs)
     dist.destroy_process_group()

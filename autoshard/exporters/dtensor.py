@@ -19,8 +19,9 @@ from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard
 from torch.utils import _pytree as pytree
 
 from autoshard.exporters.dtensor_blocks import gathered_call, some_empty
-from autoshard.exporters.dtensor_elements import GATHERED, assign
+from autoshard.exporters.dtensor_elements import GATHERED
 from autoshard.exporters.dtensor_local import LOCAL
+from autoshard.exporters.dtensor_slices import assign
 from autoshard.exporters.placements import PARTIAL, SHARD, AxisPlacement, Border, ModulePlan, Placements, module_plan
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -299,16 +300,12 @@ class _Filled(torch.overrides.TorchFunctionMode):
             args, kwargs = pytree.tree_map(self._lifted, (args, kwargs))
             if name not in _ATTRIBUTES:
                 args, kwargs = pytree.tree_map(self._filled, (args, kwargs))
-        try:
-            made = self._called(name, func, args, kwargs)
-        except _REFUSALS:
-            if changes:
-                raise  # what it changes in place would be a copy
-            self.gathered[name] += 1
-            return gathered_call(func, self.mesh, args, kwargs)
-        return made if changes or name in _ATTRIBUTES else pytree.tree_map(self._summed, made)
-
-    def _called(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-        if name in GATHERED:
-            raise NotImplementedError(f"DTensor has no gradient of {name}")
-        return LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
+        if name not in GATHERED:
+            try:
+                made = LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
+                return made if changes or name in _ATTRIBUTES else pytree.tree_map(self._summed, made)
+            except _REFUSALS:
+                if changes:
+                    raise  # what it changes in place would be a copy
+        self.gathered[name] += 1
+        return gathered_call(func, self.mesh, args, kwargs)

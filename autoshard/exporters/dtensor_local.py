@@ -19,7 +19,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.utils import _pytree as pytree
 
 from autoshard.exporters.dtensor_blocks import block, distributed, evenly, gathered_call
-from autoshard.exporters.dtensor_elements import ELEMENTWISE, MEANS, elementwise, mean, rows, split, unbind
+from autoshard.exporters.dtensor_elements import ELEMENTWISE, MEANS, elementwise, mean
+from autoshard.exporters.dtensor_slices import rows, split, unbind
 
 
 def _convolution(

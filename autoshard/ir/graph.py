@@ -351,3 +351,15 @@ class Builder:
             dict(updates or {}),
             dict(self.cotangents),
         )
+
+
+def ancestors(graph: Graph, values: Iterable[Value]) -> set[Node]:
+    """The nodes that values take."""
+    found: set[Node] = set()
+    waiting = list(values)
+    while waiting:
+        node = graph.producers.get(waiting.pop(), (None, 0))[0]
+        if node is not None and node not in found:
+            found.add(node)
+            waiting.extend(node.uses)
+    return found

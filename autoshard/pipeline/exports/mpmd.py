@@ -23,7 +23,7 @@ from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.standalone import BoundaryValue
 from autoshard.engines.standalone_jax_stages import COMBINED, sum_dtype
-from autoshard.engines.standalone_stages import ONCE, PieceSpec, Place, ValueSource, joined_rows, rows_of
+from autoshard.engines.standalone_stages import PieceSpec, Place, RouteSpec, ValueSource, joined_rows, rows_of
 from autoshard.ir.graph import Value
 from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, mpmd_context, traced
 from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of
@@ -87,16 +87,7 @@ class _StepWriter:
         for value, one in zip(self.spec.planned.graph.inputs, self.plan.inputs, strict=True):
             self.arrays[one.name] = self._argument(value, one)
         self._prologue()
-        for piece in self.plan.pieces:
-            if piece.kind == ONCE:
-                self._do(piece, None)
-        for piece, micro in self.plan.played():
-            self._do(piece, micro)
-        for number, route in enumerate(self.plan.routes):
-            if route.summed:
-                self._send(number, self.sums[route.source, route.output], None)
-        for piece in self.plan.rounds():
-            self._do(piece, None)
+        self.plan.play(self._do, self._send_sum)
         results = [self._result(source) for source in self.plan.results]
         for out, into in self.plan.updates.items():
             if results[out][1:] == self.main.arguments[into][1:]:
@@ -149,6 +140,9 @@ class _StepWriter:
             route = self.plan.routes[number]
             if not route.summed:
                 self._send(number, made[route.output], micro)
+
+    def _send_sum(self, number: int, route: RouteSpec) -> None:
+        self._send(number, self.sums[route.source, route.output], None)
 
     def _send(self, number: int, one: MeshTensor, micro: int | None) -> None:
         group = self.plan.groups[self.plan.routes[number].stage]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import Builder, Graph, Node, Region, Value
+from autoshard.ir.graph import Builder, Graph, Node, Region, Value, ancestors
 from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
-from autoshard.transform.micro.body import MicroBody, ancestors, write_body
+from autoshard.transform.micro.body import MicroBody, write_body
 from autoshard.transform.micro.classify import Forms, classify, with_single_barriers
 from autoshard.transform.micro.forms import Form, MicroPartial, MicroRows, cut
 from autoshard.transform.micro.statistics import BATCH, check_statistics

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoshard.ir.graph import Builder, Graph, Node, Value
+from autoshard.ir.graph import Builder, Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.transform.micro.classify import Forms
@@ -180,15 +180,3 @@ class _BodyWriter:
             self.forms.of[value] == ONCE or form is not None and form in self.made.get(value, {})
             for value, form in zip(node.operands, cut.operands, strict=True)
         )
-
-
-def ancestors(graph: Graph, values: Iterable[Value]) -> set[Node]:
-    """The nodes that values take."""
-    found: set[Node] = set()
-    waiting = list(values)
-    while waiting:
-        node = graph.producers.get(waiting.pop(), (None, 0))[0]
-        if node is not None and node not in found:
-            found.add(node)
-            waiting.extend(node.uses)
-    return found

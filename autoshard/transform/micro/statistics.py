@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from autoshard.core.tensortype import dtype
-from autoshard.ir.graph import PARAMETER, Graph, Node, Value
+from autoshard.ir.graph import PARAMETER, Graph, Node, Value, ancestors
 from autoshard.ir.trips import constant_scalar
 from autoshard.ops.hlo_batch_norm import batch_norm_grad, batch_norm_training
 from autoshard.ops.hlo_reduce import reduce_add
@@ -59,8 +59,8 @@ class OwnStatistics:
         self.graph, self.parts = graph, parts
         self.values: set[Value] = set()
         self.states = dict(_written_forward(graph))
-        self.forward = _ancestors(graph, (*_results(graph), *self.states.values()))
-        self.inside = self.forward | _ancestors(graph, graph.cotangents)
+        self.forward = ancestors(graph, (*_results(graph), *self.states.values()))
+        self.inside = self.forward | ancestors(graph, graph.cotangents)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -229,14 +229,3 @@ def _counters(graph: Graph) -> set[Value]:
 
 def _results(graph: Graph) -> list[Value]:
     return [value for i, value in enumerate(graph.outputs) if i not in graph.updates]
-
-
-def _ancestors(graph: Graph, values: Any) -> set[Node]:
-    found: set[Node] = set()
-    waiting = list(values)
-    while waiting:
-        node = graph.producers.get(waiting.pop(), (None, 0))[0]
-        if node is not None and node not in found:
-            found.add(node)
-            waiting.extend(node.uses)
-    return found
