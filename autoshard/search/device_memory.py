@@ -18,11 +18,11 @@ from autoshard.util.errors import MemoryLimitError
 def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tuple[Plan, int | None]:
     """A mode's plan that needs no more memory than a device has, and the limit under which it was searched.
 
-    Without a limit (None) where that is not known, where the cheapest plan needs less anyway, and where no plan was
-    found that keeps to it: then the cheapest of all is given, and what reads it can say what is missing.
+    Without a limit (None) where that is not known, where the cheapest plan needs less anyway, and where no plan keeps
+    to it or none was found: then the cheapest of all is given, and what reads it can say what is missing.
     """
     room = problem.hardware.device.memory_bytes
-    if room is None or _surely_fits(problem, room):
+    if room is None or _surely_fits(problem, room) or _never_fits(problem, room):
         return mode(problem), None
     # Large graphs are searched in one way, with a limit or without: most often once is enough.
     free = mode(problem) if len(problem.graph.nodes) <= SMALL_NODES else None
@@ -33,6 +33,11 @@ def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tupl
         if peak_memory(found) <= room:
             return found, room
     return (mode(problem) if free is None else free), None
+
+
+def _never_fits(problem: Problem, room: int) -> bool:
+    """Whether a device has no room for its part of all inputs, split over all devices as evenly as can be."""
+    return sum(value.type.nbytes for value in problem.graph.inputs) > room * problem.mesh.devices
 
 
 def _surely_fits(problem: Problem, room: int) -> bool:

@@ -1,10 +1,11 @@
 """Cuts of a mesh of many axes into few units, so that a search that lists all strategies of an operator has few.
 
 Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
-more than PAIRS redistributions, neighbours among them are used as one, in as many parts as that allows. All cuts into
-so many parts are searched if they are at most FEW. Else all cuts into two parts come first; of those that cut one of
-these parts again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so
-on. What a search says of its plan is then said of these cuts: `MeshCuts.description` names them.
+more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
+parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
+come first; of those that cut one of these parts again, NEXT are searched: where what they are cut at was best by itself
+and added to the best so far; and so on. What a search says of its plan is then said of these cuts:
+`MeshCuts.description` names them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ MOST = 1000
 """The most strategies of an operator."""
 PAIRS = 20_000
 """The most pairs of layouts of a tensor, whichever dim is which: between all of them redistributions are planned."""
-SHORT_PAIRS = 60_000
-"""The same for a short search, of all different operators together. Two parts are always few."""
+ALL_PAIRS, SHORT_PAIRS = 1_000_000, 60_000
+"""The same of all different operators together, and for a short search, in which two parts are always few: tables of a
+million pairs take about a minute."""
 FEW = 2
 """So many ways are all searched."""
 NEXT = 2
@@ -50,7 +52,8 @@ class MeshCuts:
 
     def __init__(self, problem: Problem, short: bool = False) -> None:
         self.problem, self.units = problem, mesh_units_of(problem.mesh, problem.graph)
-        self.pairs = SHORT_PAIRS // max(len({node.key for node in problem.graph.nodes}), 1) if short else PAIRS
+        unlike = max(len({node.key for node in problem.graph.nodes}), 1)
+        self.pairs = SHORT_PAIRS // unlike if short else min(PAIRS, ALL_PAIRS // unlike)
         self.least_parts = 2 if short else 1
         self.is_whole = self._fits(self.units)
         self.parts = len(self.units) if self.is_whole else self._most_parts()

@@ -72,6 +72,16 @@ class MultiLayoutCost:
         users = [np.searchsorted(layouts, wants) for wants in users]
         return MultiLayoutCost(self.seconds[np.ix_(rows, layouts)], self.base[rows], maker, tuple(users), tuple(kinds))
 
+    def folded(self) -> MultiLayoutCost:
+        """The same of the users alone that have several choices; what the others want counts as the maker's own."""
+        settled = [rows[kinds] for rows, kinds in zip(self.users, self.kinds, strict=True) if len(kinds) == 1]
+        several = [i for i, kinds in enumerate(self.kinds) if len(kinds) > 1]
+        wanted, seconds = _different([rows.reshape(-1) for rows in settled]), self.seconds.copy()
+        seconds[:, wanted] = 0.0
+        base = self.base + self.seconds[:, wanted].sum(axis=1)
+        users, kinds = (tuple(found[i] for i in several) for found in (self.users, self.kinds))
+        return MultiLayoutCost(seconds, base, self.maker, users, kinds)
+
     @property
     def cells(self) -> int:
         """Size of `dense`."""

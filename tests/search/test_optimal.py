@@ -19,6 +19,7 @@ from autoshard.search.exact.over_mesh_cuts import plan_of_assignment
 from autoshard.search.exact.search import Solution, solve
 from autoshard.search.exact.srmp import Srmp
 from autoshard.search.factor_graph import FactorGraph
+from autoshard.search.multi_layout import MultiLayoutCost
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from costmodel import preset
@@ -231,3 +232,14 @@ def test_time_limit_must_be_positive():
     problem = Problem(traced(lambda x, w: ops.matmul(x, w)), Mesh.parse("2"), HARDWARE, options={"time_limit": "soon"})
     with pytest.raises(ash.errors.PlanError, match="time_limit is 'soon'; give seconds above 0"):
         find_mode("optimal")(problem)
+
+
+@pytest.mark.parametrize("settled", [0, 2, 5])
+def test_users_with_one_choice_cost_what_they_cost_unfolded(settled):
+    rng = np.random.default_rng(settled)
+    seconds = rng.random((3, 6))
+    sizes = [1 if i < settled else 2 + i % 3 for i in range(5)]
+    wants = [rng.integers(0, 6, (size, 1 + i % 2)) for i, size in enumerate(sizes)]
+    whole = MultiLayoutCost.of(seconds, np.array([0, 1, 2, 1]), [np.array([5, 5, 0, 3])], wants)
+    assert whole.folded().dense.shape == tuple(size for i, size in enumerate((4, *sizes)) if not i or size > 1)
+    np.testing.assert_allclose(whole.folded().dense.reshape(-1), whole.dense.reshape(-1), rtol=1e-12)

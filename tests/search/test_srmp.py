@@ -15,6 +15,7 @@ from autoshard.search.domains import mesh_units_of
 from autoshard.search.exact.search import best_among, solve
 from autoshard.search.exact.srmp import LIKE, Srmp
 from autoshard.search.factor_graph import FactorGraph
+from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from autoshard.util.clock import now
 from costmodel import preset
@@ -117,3 +118,20 @@ def test_the_best_among_some_choices_is_the_best_of_all_their_assignments(sweeps
             if quick is not None:
                 assert all(one in some for one, some in zip(quick, keep, strict=True))
                 assert graph.seconds(quick) >= least * (1 - 1e-9)
+
+
+def test_the_best_among_some_choices_of_a_value_with_more_users_than_arrays_have_dims():
+    def function(x, *weights):
+        return tuple(ops.matmul(x, weight) for weight in weights)
+
+    traced, mesh = trace(function, array(12, 6), *(array(6, 4 + i) for i in range(70))).graph, Mesh.parse("2x3")
+    graph = FactorGraph(Problem(traced, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, traced))
+    srmp = Srmp(graph)
+    srmp.tighten(2, now() + 60, 0.0)
+    best = solve(graph).choice
+    keep = [np.array([one]) for one in best]
+    for variable in range(0, 60, 12):
+        keep[variable] = np.union1d(keep[variable], np.arange(3) % graph.sizes[variable])
+    found = best_among(srmp, keep)
+    assert found is not None
+    assert graph.seconds(found) == pytest.approx(min(map(graph.seconds, itertools.product(*keep))), rel=1e-9)

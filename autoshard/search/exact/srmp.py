@@ -198,10 +198,15 @@ def _same_choices(orbit: FactorOrbit, keep: Sequence[np.ndarray]) -> list[np.nda
 def _among(orbit: FactorOrbit, rows: np.ndarray, keep: Sequence[np.ndarray]) -> SparseTables:
     """All possible combinations of the kept choices around some factors of an orbit."""
     kept = [keep[v] for v in orbit.variables[rows[0]].tolist()]
-    total = orbit.messages.multi_layout.restricted(kept).dense - orbit.least()[rows].reshape(-1, *[1] * len(kept))
+    # Positions with one choice take no dim: values have more users than numpy's arrays have dims.
+    several = [position for position, choices in enumerate(kept) if not position or len(choices) > 1]
+    dense = orbit.messages.multi_layout.restricted(kept).folded().dense
+    total = dense - orbit.least()[rows].reshape(-1, *[1] * len(several))
     for position, (potentials, choices) in enumerate(zip(orbit.potentials, kept, strict=True)):
-        shape = [len(choices) if other == position else 1 for other in range(len(kept))]
+        shape = [len(choices) if other == position else 1 for other in several]
         total = total + potentials[np.ix_(rows, choices)].reshape(-1, *shape)
     table, *places = np.nonzero(total < LARGE / 2)
-    choices = np.stack([choices[place] for choices, place in zip(kept, places, strict=True)], axis=1)
+    choices = np.stack([np.broadcast_to(choices[:1], table.shape) for choices in kept], axis=1)
+    for position, place in zip(several, places, strict=True):
+        choices[:, position] = kept[position][place]
     return SparseTables(orbit.variables[rows], table, choices, np.maximum(total[table, *places], 0.0))

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import plan_seconds
@@ -130,10 +131,12 @@ def _plans(own: _Combination) -> Iterator[Plan]:
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
     small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and is_short(problem)
-    for mode in (cut_in_rounds, *((_short_eliminations,) if small else ()), *map(find_mode, named_plans())):
+    named = (partial(own.named, name) for name in named_plans())
+    eliminations = (partial(_short_eliminations, problem),) if small else ()
+    for other in (partial(cut_in_rounds, problem), *eliminations, *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
-            plan = mode(problem)
+            plan = other()
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
 
@@ -162,6 +165,7 @@ class _Combination:
         self.settled = self._settled()
         self.starts: list[SearchStart] = []
         self.others: list[LocalSearch] = []  # what else came of improving assignments
+        self.named = cache(lambda name: find_mode(name)(problem))  # plans known by name, each made once
         for start in self._starts():
             self.starts.append(start)
 
@@ -214,7 +218,7 @@ class _Combination:
     def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
         """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph."""
         try:
-            plan = find_mode(name)(self.problem)
+            plan = self.named(name)
         except PlanError:
             return
         fixed = self.problem.configured
