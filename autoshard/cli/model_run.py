@@ -219,7 +219,7 @@ def _print_outcome(
     planned, wanted = prepared.planned, prepared.wanted
     lines = [run_summary(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
-        lines.append(planned.run_label())
+        lines.append(planned.run_label(prepared.engine, prepared.device))
     if saved is not None:
         lines.append(f"saved as {saved}")
     if not prepared.silent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import COMPILED, ENGINES, kernels_of
-from autoshard.engines.placement import check_device, placements
+from autoshard.engines.placement import DevicePlacement, check_device, placements
 from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
@@ -74,38 +75,57 @@ def check_engine_runs(program: Program, engine: str) -> None:
         write(program)
 
 
-def executor_of(program: Program, comm: Comm, engine: str, device: str = "auto") -> Runs:
+def check_one_process(comm: Comm) -> None:
+    """Check that all ranks are in this process, as the engine xla has them.
+
+    Raises:
+        RuntimeSetupError: they are not.
+    """
+    if len(comm.ranks) < comm.world:
+        raise RuntimeSetupError(
+            f"the engine xla runs all {comm.world} devices from one process, but each rank is a process here; start "
+            "it without mpiexec, or by `autoshard run --engine xla`"
+        )
+
+
+def executor_of(
+    program: Program,
+    comm: Comm,
+    engine: str,
+    device: str | DevicePlacement = "auto",
+    devices: Sequence[int] = (),
+) -> Runs:
     """What runs a program on the ranks that `comm` hosts, by the engine's name, and on which device.
+
+    Args:
+        device: of the engine torch: by name, or where this rank computes as it was chosen before.
+        devices: of the engine xla: for each rank which of JAX's devices it is; by default the first ones.
 
     Raises:
         UnknownNameError: there is no such engine, or device.
         PlanError: the engine lacks an operator of the program.
         RuntimeSetupError: packages or devices that it needs are not there.
     """
-    check_engine_device(engine, device)
+    check_engine_device(engine, device if isinstance(device, str) else "auto")
     if engine == "numpy":
         return Executor(program, comm)
     if engine in ("torch", COMPILED):
         return _torch(program, comm, engine == COMPILED, device)
     need("jax", "the engine xla")
-    if len(comm.ranks) < comm.world:
-        raise RuntimeSetupError(
-            f"the engine xla runs all {comm.world} devices from one process, but each rank is a process here; start "
-            "it without mpiexec, or by `autoshard run --engine xla`"
-        )
+    check_one_process(comm)
     from autoshard.engines.xla_engine import XlaRun
 
-    return XlaRun(program)
+    return XlaRun(program, devices)
 
 
-def _torch(program: Program, comm: Comm, compiled: bool, device: str) -> Runs:
+def _torch(program: Program, comm: Comm, compiled: bool, device: str | DevicePlacement) -> Runs:
     need("torch", "the engine torch")
     from autoshard.engines.torch_devices import seen
     from autoshard.engines.torch_engine import TorchRun
 
     if len(comm.ranks) < comm.world:
         return TorchRun(program, comm, compiled, device)
-    (placement,) = placements(device, [seen()])
+    (placement,) = placements(device, [seen()]) if isinstance(device, str) else (device,)
     if comm.world == 1 and (compiled or not placement.is_cpu):
         return TorchRun(program, comm, compiled, device)
     if compiled:

@@ -49,11 +49,11 @@ def join_world(comm: Comm, device: str | DevicePlacement = "auto", timeout: time
     import torch.distributed as dist
 
     (rank,) = comm.ranks
-    known = [Seen.of_data(json.loads(one)) for one in _told_by_all(comm, json.dumps(seen().as_data()))]
-    chosen = device if isinstance(device, DevicePlacement) else None
-    placement = chosen or placements(str(device), known)[rank]
+    known = _seen_by_all(comm)
+    placement = device if isinstance(device, DevicePlacement) else placements(device, known)[rank]
     if dist.is_initialized():
-        placement = chosen or placement.through(str(dist.get_backend_config()))
+        if not isinstance(device, DevicePlacement):
+            placement = placement.through(str(dist.get_backend_config()))
         if (dist.get_rank(), dist.get_world_size()) != (rank, comm.world):
             raise RuntimeSetupError(
                 f"torch.distributed has rank {dist.get_rank()} of {dist.get_world_size()}, but this process is rank "
@@ -66,6 +66,22 @@ def join_world(comm: Comm, device: str | DevicePlacement = "auto", timeout: time
     dist.init_process_group(placement.backend, store=store, rank=rank, world_size=comm.world, timeout=timeout)
     leave_at_exit()
     return placement
+
+
+def placement_among(comm: Comm, device: str) -> DevicePlacement:
+    """Where this rank computes, of all ranks of `comm`, which call it together.
+
+    Raises:
+        UnknownNameError: no such device.
+        RuntimeSetupError: there is no such device on a rank.
+    """
+    (rank,) = comm.ranks
+    return placements(device, _seen_by_all(comm))[rank]
+
+
+def _seen_by_all(comm: Comm) -> list[Seen]:
+    """What torch sees on each rank."""
+    return [Seen.of_data(json.loads(one)) for one in _told_by_all(comm, json.dumps(seen().as_data()))]
 
 
 def leave_at_exit() -> None:
@@ -159,4 +175,4 @@ class TorchRun:
         return [[library.to_numpy(one)] for one in made]
 
 
-__all__ = ["TorchRun", "join_world"]
+__all__ = ["TorchRun", "join_world", "placement_among"]

@@ -7,6 +7,7 @@ as many of it as there are ranks if `need_devices` comes before JAX's first use.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -63,13 +64,17 @@ def compiler_options(program: Program, text: Text, platform: str) -> dict[str, A
 class XlaRun:
     """A program on JAX's devices, one for each rank.
 
+    Args:
+        devices: which of JAX's devices each rank is; by default the first ones.
+
     Raises:
         PlanError: an operator that the engine lacks.
         RuntimeSetupError: JAX is not there, or has too few devices.
     """
 
-    def __init__(self, program: Program) -> None:
-        need_devices(program.mesh.devices)
+    def __init__(self, program: Program, devices: Sequence[int] = ()) -> None:
+        self.devices = tuple(devices) or tuple(range(program.mesh.devices))
+        need_devices(max(self.devices) + 1)
         self.kernels = kernels_of("xla")
         check_runs(program, self.kernels)
         self.program, self.text = program, write(program)
@@ -86,7 +91,7 @@ class XlaRun:
         import jax
 
         grid = self.text.grid
-        devices = np.array(jax.devices()[: grid.size], dtype=object)[list(grid.ranks)]
+        devices = np.array(jax.devices(), dtype=object)[[self.devices[rank] for rank in grid.ranks]]
         return jax.sharding.Mesh(devices.reshape([size for _, size in grid.axes]), grid.names)
 
     @cached_property

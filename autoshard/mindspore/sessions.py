@@ -26,6 +26,7 @@ from autoshard.mindspore.feed import Feed, named_columns, signature
 from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.planning import planned_as_set, planned_devices, planned_in_stages
 from autoshard.mindspore.stages import check_batch, groups_of, in_stages, micro_batches
+from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.execute.training import StagedSession
 from autoshard.pipeline.planning import PlannedPipeline
 from autoshard.runtime.comm import Comm
@@ -170,8 +171,7 @@ class Sessions:
         if not trains:
             parts = _dividing(traced, parts)
         found = planned_in_stages(traced, self.model.network, parts, settings(), self.parallel, states)
-        found.check_engine(*where)
-        return StagedSession(found, comm)
+        return StagedSession(found, comm, PipelineSession(found, comm, *where))
 
     def _states(self) -> dict[Parameter, tuple[Parameter, ...]]:
         if self.model.optimizer is None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.engines.executors import check_engine_device
+from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.exports.dump import save_stage_graphs
@@ -19,7 +19,6 @@ from autoshard.pipeline.planned.page import pipeline_page
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
 from autoshard.runtime.mpi import default_comm
-from autoshard.util.errors import PlanError
 from costmodel import format_seconds
 
 if TYPE_CHECKING:
@@ -38,26 +37,28 @@ class PlannedPipeline(PipelineData):
     def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
 
+        Args:
+            engine, device: what computes, as of `Planned.run`; what stages send each other goes over MPI, or through
+                this process.
+
         Raises:
-            PlanError: another engine than numpy.
-            RuntimeSetupError: another device than CPUs.
+            PlanError: the engine lacks an operator of a program; named with its line.
+            RuntimeSetupError: inputs that do not fit, another number of ranks than planned, or what the engine needs
+                is not there.
         """
-        self.check_engine(engine, device)
-        outputs = self.session.run(self.traced.inputs(*inputs)).outputs
+        outputs = self.session_on(engine, device).run(self.traced.inputs(*inputs)).outputs
         self.traced.store(outputs)
         return self.traced.unpack(outputs)
 
     def check_engine(self, engine: str, device: str = "auto") -> None:
-        """That an engine runs stages: numpy does, on CPUs; and that all programs are made.
+        """That an engine has all operators of the stages' programs, and computes on the device.
 
         Raises:
-            PlanError: another engine.
-            RuntimeSetupError: another device than CPUs.
+            AutoshardError: it lacks one, named with its line, or does not compute there.
         """
         check_engine_device(engine, device)
-        if engine != "numpy":
-            raise PlanError(f"engine {engine!r} does not run stages yet; numpy does")
-        _ = self.programs
+        for piece in self.programs.pieces.values():
+            check_engine_runs(piece.program, engine)
 
     @cached_property
     def price(self) -> PipelinePrice:
@@ -116,9 +117,10 @@ class PlannedPipeline(PipelineData):
 
         return jax_stages(self, devices)
 
-    def run_label(self) -> str:
-        """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
-        ran = self.session.last
+    def run_label(self, engine: str = "numpy", device: str = "auto") -> str:
+        """What the last step of an engine in this process has shown beside what was predicted: seconds, and idle shares
+        of ranks."""
+        ran = self.session_on(engine, device).last
         if ran is None:
             return "no step has run"
         idle = ", ".join(f"{100 * (1 - busy / ran.seconds):.0f}" for busy in ran.busy)
@@ -135,3 +137,14 @@ class PlannedPipeline(PipelineData):
     def session(self) -> PipelineSession:
         """The programs bound to the ranks of this process: all of them, or under MPI one."""
         return PipelineSession(self, default_comm(self.devices))
+
+    def session_on(self, engine: str, device: str = "auto") -> PipelineSession:
+        """The same with another engine than numpy: torch, or xla; `device` as of `Planned.run`."""
+        check_engine_device(engine, device)
+        if engine != "numpy" and (engine, device) not in self._sessions:
+            self._sessions[engine, device] = PipelineSession(self, default_comm(self.devices), engine, device)
+        return self.session if engine == "numpy" else self._sessions[engine, device]
+
+    @cached_property
+    def _sessions(self) -> dict[tuple[str, str], PipelineSession]:
+        return {}

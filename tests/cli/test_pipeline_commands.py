@@ -61,8 +61,13 @@ def test_dump_writes_what_each_rank_of_a_stage_runs(target, cli, tmp_path):
 
 
 @pytest.mark.mpi
-def test_run_on_ranks_of_other_sizes(target, cli):
-    order = ["--pipeline", "dp=2/tp=1", "--micro-batches", "2", "--schedule", "zb_h1", "--check"]
+@pytest.mark.parametrize(
+    "engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch), pytest.param("xla", marks=pytest.mark.jax)]
+)
+def test_run_on_ranks_of_other_sizes(target, cli, engine):
+    if engine != "numpy":
+        pytest.importorskip("torch" if engine == "torch" else "jax")
+    order = ["--pipeline", "dp=2/tp=1", "--micro-batches", "2", "--schedule", "zb_h1", "--check", "--engine", engine]
     code, out, err = cli("run", target, "-n", "3", *order)
     assert code == 0, err
     assert "ran on 2 stages (zb_h1, 2 micro batches) on dp=2 on ranks 0-1; rank 2" in out
@@ -111,7 +116,7 @@ def test_what_cannot_be_resumed(target, cli, tmp_path):
     [
         (["--schedule", "1f1b"], "--schedule: for stages; give --pipeline AXIS, too"),
         (["--pipeline", "tp=2/tp=2"], "have 4 devices, but -n starts 8 ranks"),
-        (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--engine", "torch"], "--engine: not for a run in stages"),
+        (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--device", "cuda"], "the engine numpy computes on CPUs"),
         (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--stage", "layers.0"], "write PATTERN=S, like"),
         (["--pipeline", "pp", "--mesh", "dp=8"], "no axis 'pp' for stages to lie along"),
         (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--micro-batches", "5"], "which 5 does not divide"),

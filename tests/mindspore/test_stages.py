@@ -20,7 +20,7 @@ from autoshard.mindspore.resume import Position
 from autoshard.pipeline import PlannedPipeline
 from autoshard.runtime.checkpoint import export_file, find, read_index
 from autoshard.runtime.launch import launch
-from autoshard.util.errors import AutoshardError, ContextError, MemoryLimitError, PlanError, StageError
+from autoshard.util.errors import AutoshardError, ContextError, MemoryLimitError, StageError
 
 SEMI = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
 AUTO = {"parallel_mode": "auto_parallel", "full_batch": True}
@@ -423,10 +423,19 @@ def test_bad_cells() -> None:
         one.train(1, data())
 
 
-def test_engines_and_memory() -> None:
-    one = model({**SEMI, "device_num": 4, "pipeline_stages": 2})
-    with pytest.raises(PlanError, match="engine 'torch' does not run stages yet"):
-        one.train(1, data(), engine="torch")
+@pytest.mark.torch
+def test_stages_train_on_torch_as_on_numpy() -> None:
+    pytest.importorskip("torch")
+    found = []
+    for engine in ("numpy", "torch"):
+        one = model({**SEMI, "device_num": 4, "pipeline_stages": 2})
+        one.train(2, data(), engine=engine)
+        found.append({each.name: each.asnumpy() for each in one.network.trainable_params()})
+    for name, wanted in found[0].items():
+        np.testing.assert_allclose(found[1][name], wanted, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_memory_of_stages() -> None:
     ms.set_context(max_device_memory="1KB")
     with pytest.raises(MemoryLimitError, match="a device of group 0, which runs stage 0"):
         model({**SEMI, "device_num": 4, "pipeline_stages": 2}).train(1, data())

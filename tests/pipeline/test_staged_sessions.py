@@ -7,6 +7,7 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.execute.training import StagedSession, readings
 from autoshard.runtime.local import LocalComm
 from autoshard.trace import Cell, CellList, Parameter, set_seed, trace
@@ -41,9 +42,10 @@ def step():
     return train_step(cell, nn.Adam(cell.trainable_params(), 0.1, eps=1e-4), X, Y)
 
 
-def session(of, **settings):
+def session(of, engine="numpy", **settings):
     planned = plan_pipeline(of, micro_batches=4, **settings)
-    return StagedSession(planned, LocalComm(planned.devices))
+    comm = LocalComm(planned.devices)
+    return StagedSession(planned, comm, PipelineSession(planned, comm, engine))
 
 
 @pytest.mark.parametrize(
@@ -53,9 +55,12 @@ def session(of, **settings):
         {"mesh": "pp=2,tp=2", "schedule": "interleaved_1f1b"},
         {"mesh": "pp=2", "schedule": "zbv"},
         {"pipeline": "tp=1/dp=1,tp=2/tp=1", "schedule": "gpipe"},
+        pytest.param({"mesh": "pp=2,tp=2", "schedule": "zbv", "engine": "torch"}, marks=pytest.mark.torch),
     ],
 )
 def test_steps_lead_to_what_one_process_makes_of_them(settings):
+    if "engine" in settings:
+        pytest.importorskip("torch")
     alone, staged = step(), step()
     one = session(staged, **settings)
     with pytest.raises(RuntimeSetupError, match="has no values of .*: they were never loaded"):

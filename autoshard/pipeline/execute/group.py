@@ -12,6 +12,7 @@ import numpy as np
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
+from autoshard.pipeline.execute.engine import Executors
 from autoshard.pipeline.execute.parcels import Receiver, Sender
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
@@ -19,7 +20,7 @@ from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
 from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.comm import REDUCTIONS, Comm
-from autoshard.runtime.interpret import Executor, Parts
+from autoshard.runtime.interpret import Parts
 from autoshard.runtime.mail import Letter, Mail
 from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.micro.forms import cut as dealt
@@ -58,13 +59,13 @@ class _GroupStep:
 class GroupRun:
     """The programs of one group, bound to a comm of its ranks."""
 
-    def __init__(self, planned: PipelineData, number: int, comm: Comm, mail: Mail) -> None:
+    def __init__(self, planned: PipelineData, number: int, comm: Comm, mail: Mail, executors: Executors) -> None:
         self.planned, self.number, self.comm, self.mail = planned, number, comm, mail
         self.stages = planned.schedule.chunks(number)
         self.order = [action for action in planned.schedule.orders[number] if action.computes]
         self.programs = planned.programs
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
-        self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
+        self.executors = {place: executors(one.program, number, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
         self.last_readers = self._last_readers()
         self.carried = {self.step.body.outputs[new][0]: state for state, new in self.step.body.carried.items()}

@@ -12,6 +12,7 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.engines.session import from_first_rank
 from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.pipeline.execute.engine import group_executors
 from autoshard.pipeline.execute.group import BlockKey, GroupMeasurement, GroupRun
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.runtime.array import array_dtype
@@ -55,11 +56,16 @@ class Ran:
 class PipelineSession:
     """Runs the steps of a planned pipeline over `comm`.
 
+    `engine` is what runs the programs: numpy, torch or xla; `device` what torch's ranks compute on. What stages send
+    each other goes over `comm` whatever the engine.
+
     Raises:
-        RuntimeSetupError: the pipeline is for another number of ranks.
+        UnknownNameError: there is no such engine, or device.
+        RuntimeSetupError: the pipeline is for another number of ranks, or what the engine needs is not there.
+        PlanError: the engine lacks an operator.
     """
 
-    def __init__(self, planned: PipelineData, comm: Comm) -> None:
+    def __init__(self, planned: PipelineData, comm: Comm, engine: str = "numpy", device: str = "auto") -> None:
         if comm.world != planned.devices:
             raise RuntimeSetupError(
                 f"pipeline {planned.graph.name!r} is for {planned.devices} ranks, but {comm.world} run; start it with: "
@@ -67,15 +73,18 @@ class PipelineSession:
             )
         self.planned, self.comm = planned, comm
         self.last: Ran | None = None
+        executors = group_executors(planned, comm, engine, device)
         if isinstance(comm, MpiComm):
             number = next(i for i, group in enumerate(planned.groups) if comm.rank in group.ranks)
             self.mail: Mail = comm.mail()
             own = comm.part(planned.groups[number].ranks)
-            self.groups = [GroupRun(planned, number, own, self.mail)]
+            self.groups = [GroupRun(planned, number, own, self.mail, executors)]
         else:
             self.mail = LocalMail()
-            pairs = enumerate(planned.groups)
-            self.groups = [GroupRun(planned, i, LocalComm(one.mesh.devices), self.mail) for i, one in pairs]
+            self.groups = [
+                GroupRun(planned, i, LocalComm(one.mesh.devices), self.mail, executors)
+                for i, one in enumerate(planned.groups)
+            ]
 
     def run(self, inputs: Sequence[np.ndarray], seed: int | None = None) -> Ran:
         """Do a step.
