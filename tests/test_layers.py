@@ -227,7 +227,7 @@ def test_every_row_is_used():
     assert set(ROW) - used == set()
 
 
-@pytest.mark.parametrize("module", ["autoshard", "autoshard.cli", "costmodel"])
+@pytest.mark.parametrize("module", ["autoshard", "autoshard.cli", "autoshard.cli.model_run", "costmodel"])
 def test_importing_loads_nothing_heavy(module):
     script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     answer = subprocess.run(
@@ -235,5 +235,5 @@ def test_importing_loads_nothing_heavy(module):
     )
     loaded = set(answer.stdout.split())
     assert module.split(".")[0] in loaded
-    assert not loaded & {"torch", "jax", "mpi4py", "matplotlib", "pytest"}
+    assert not loaded & {"torch", "jax", "mpi4py", "matplotlib", "networkx", "pytest"}
     assert module != "costmodel" or "autoshard" not in loaded

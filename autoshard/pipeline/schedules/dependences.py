@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from autoshard.pipeline.schedules.action import FORWARD, RECEIVES, SEND_FORWARD, SENDS, Action
 from autoshard.pipeline.schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def dependences(schedule: Schedule, slots: bool = False) -> nx.DiGraph:
@@ -21,6 +23,8 @@ def dependences(schedule: Schedule, slots: bool = False) -> nx.DiGraph:
     Args:
         slots: whether two actions that share a slot begin when both can, and what they make is there after both.
     """
+    import networkx as nx  # only here: ranks start without it
+
     graph = nx.DiGraph()
     graph.add_nodes_from(schedule)
     for action, some in waits(schedule).items():

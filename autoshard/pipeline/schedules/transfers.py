@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import networkx as nx
-
 from autoshard.pipeline.schedules.action import FORWARD, SEND_BACKWARD, SEND_FORWARD, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.schedules.dependences import dependences, receive_of, second_in_slot
 from autoshard.pipeline.schedules.schedule import Schedule
@@ -43,6 +41,8 @@ def _by_steps(schedule: Schedule) -> list[Action]:
 
     Two that share a slot stand side by side.
     """
+    import networkx as nx  # only here: ranks start without it
+
     graph = dependences(schedule, slots=True)
     second = second_in_slot(schedule)
     step: dict[Action, int] = {}

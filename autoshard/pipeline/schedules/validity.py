@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, SENDS, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.schedules.dependences import dependences, receive_of, send_of
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.util.errors import ScheduleError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _SHOWN = 4
 
@@ -140,6 +142,8 @@ def _check_order_on_ranks(schedule: Schedule, graph: nx.DiGraph) -> None:
 
 
 def _check_no_deadlock(schedule: Schedule, graph: nx.DiGraph) -> None:
+    import networkx as nx  # only here: ranks start without it
+
     if nx.is_directed_acyclic_graph(graph):
         return
     circle = _smallest_cycle(graph)
@@ -155,6 +159,8 @@ def _check_no_deadlock(schedule: Schedule, graph: nx.DiGraph) -> None:
 
 def _smallest_cycle(graph: nx.DiGraph) -> list[tuple[Action, Action]]:
     """A cycle through as few actions as any that passes the same one, as edges, each against its wait."""
+    import networkx as nx  # only here: ranks start without it
+
     start = nx.find_cycle(graph)[0][0]
     back = min(graph.predecessors(start), key=lambda one: _length(graph, start, one))
     path = [*nx.shortest_path(graph, start, back), start]
@@ -162,6 +168,8 @@ def _smallest_cycle(graph: nx.DiGraph) -> list[tuple[Action, Action]]:
 
 
 def _length(graph: nx.DiGraph, start: Action, end: Action) -> float:
+    import networkx as nx  # only here: ranks start without it
+
     try:
         return nx.shortest_path_length(graph, start, end)
     except nx.NetworkXNoPath:
