@@ -5,6 +5,9 @@
 # changed. Two calls at once wait for each other.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Ranks, and processes of tests, are many that import the same modules: these are compiled once, whatever the
+# environment says of bytecode.
+unset PYTHONDONTWRITEBYTECODE
 
 say() { printf 'autoshard: %s\n' "$*" >&2; }
 

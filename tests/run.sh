@@ -8,9 +8,6 @@ cd "$ROOT"
 # The tests are about this checkout, even where another autoshard is installed.
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 find_environment test
-# The tests start hundreds of processes, which import the same modules: these are compiled once, whatever the environment
-# says of bytecode.
-unset PYTHONDONTWRITEBYTECODE
 
 failed=()
 
