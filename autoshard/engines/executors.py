@@ -1,4 +1,4 @@
-"""Which executor runs a program: numpy's interpreter, or the program's text on another engine."""
+"""Which executor runs a program: numpy's, or the program's text on another engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import COMPILED, ENGINES, kernels_of
+from autoshard.engines.numpy_engine import NumpyRun
 from autoshard.engines.placement import DevicePlacement, check_device, placements
 from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.interpret import Executor
 from autoshard.util.errors import RuntimeSetupError, UnknownNameError
 
 Parts = list[np.ndarray]
@@ -108,7 +108,7 @@ def executor_of(
     """
     check_engine_device(engine, device if isinstance(device, str) else "auto")
     if engine == "numpy":
-        return Executor(program, comm)
+        return NumpyRun(program, comm)
     if engine in ("torch", COMPILED):
         return _torch(program, comm, engine == COMPILED, device)
     need("jax", "the engine xla")

@@ -65,8 +65,8 @@ class Executor:
         self._running_now = comm.running
         self._overlaps = any(isinstance(one, Start) for one in walk(program.instructions))
         self._padded = any(register.size is not None for register in self._slots)
-        kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
-        self._actions = self._bound(program.instructions, program.last_uses, kept)
+        self._kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
+        self._actions = self._bound(program.instructions, program.last_uses, self._kept)
 
     def scatter(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
         """Cut whole inputs into the blocks of the hosted ranks, after checking that they fit the program."""
@@ -104,7 +104,7 @@ class Executor:
         inputs.clear()
         # Numpy's warnings would speak of padding, which no result depends on.
         with np.errstate(all="ignore") if self._padded else nullcontext():
-            (self._play if self.times is None else self._play_timed)(self._actions, slots)
+            (self._run if self.times is None else self._play_timed)(self._actions, slots)
         self.comm.at(None)
         outputs = [slots[self._slots[register]] for register in self.program.outputs]
         return [parts for parts in outputs if parts is not None]
@@ -112,6 +112,10 @@ class Executor:
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         """Whole arrays in, whole arrays out."""
         return self.gather(self.run(self.scatter(arrays)))
+
+    def _run(self, actions: Sequence[Action], slots: list) -> None:
+        """Run the outer instructions."""
+        self._play(actions, slots)
 
     def _play(self, actions: Sequence[Action], slots: list) -> None:
         running = self._running_now

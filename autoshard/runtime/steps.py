@@ -45,17 +45,17 @@ def bound_step(
         return lambda parts: run_step(step, parts, comm)
     if step.kind == "slice":
         assert step.dim is not None, f"{step} needs a dim"
-        places = [_place(shape, step, step.dim, rank) for rank in comm.ranks]
+        places = [piece_index(shape, step, step.dim, rank) for rank in comm.ranks]
         return lambda parts: [np.array(part[place], order="C") for part, place in zip(parts, places, strict=True)]
     return comm.prepared(step.kind, shape, dtype, step.groups, step.dim or 0, step.to_dim or 0, step.reduction)
 
 
 def _piece(part: np.ndarray, step: Step, dim: int, rank: int) -> np.ndarray:
     # A copy, not a view: it would keep the whole in memory.
-    return np.array(part[_place(part.shape, step, dim, rank)], order="C")
+    return np.array(part[piece_index(part.shape, step, dim, rank)], order="C")
 
 
-def _place(shape: tuple[int, ...], step: Step, dim: int, rank: int) -> tuple[slice, ...]:
+def piece_index(shape: tuple[int, ...], step: Step, dim: int, rank: int) -> tuple[slice, ...]:
     """Where the piece of a slice lies that the rank keeps."""
     size = shape[dim] // step.groups.size
     start = step.groups.position(rank) * size

@@ -1,0 +1,178 @@
+"""The engine numpy: the interpreter, which from the third run on plays stretches of operators as text.
+
+The first run is the interpreter's (`runtime/interpret.py`). In the second one scripts of operators are noted beside it,
+and kept where what they make is equal, bit by bit. Then operators between two collectives are one function each, which
+calls numpy line by line (`numpy_text.py`): what Python does between the kernels of small operators would otherwise take
+as long as some of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from autoshard.engines.numpy_script import Script, scripts
+from autoshard.engines.numpy_stretch import Stretch
+from autoshard.engines.numpy_text import StretchText
+from autoshard.ops.attributes import resolve
+from autoshard.partition.program import Collective, Compute, Instruction, Register
+from autoshard.redistribute.step import Step
+from autoshard.runtime.agree import label
+from autoshard.runtime.array import array_dtype
+from autoshard.runtime.interpret import Action, Executor
+from autoshard.runtime.steps import piece_index
+
+NOTED = 2
+"""The run in which scripts are noted: a program that is run once is not written."""
+LARGEST = 1 << 24
+"""Bytes of operands and results of an operator that is noted, at most: to note it holds its results a second time, and
+what larger ones take is nearly all their kernels' (16 MiB: some ms of a core)."""
+LARGEST_FIXED = 1 << 18
+"""Bytes of a result that is kept because it is the same in each run, at most, as of tapes (`tape.py`)."""
+Scripted = dict[Instruction, list[Script]]
+"""Of each operator that has them, its scripts by hosted rank."""
+
+
+class NumpyRun(Executor):
+    """A program ready to run on the ranks that `comm` hosts, with numpy; what it takes and raises is Executor's."""
+
+    _runs = 0
+    _written: list[Action] | None = None
+
+    def _run(self, actions: Sequence[Action], slots: list) -> None:
+        self._runs += 1
+        if self._written is not None:
+            self._play(self._written, slots)
+        elif self._runs < NOTED:
+            self._play(actions, slots)
+        else:
+            fixed: list[dict[Register, np.ndarray]] = [{} for _ in self.comm.ranks]
+            scripted = self._noted(slots, fixed)
+            self._written = list(self._stretches(scripted, fixed))
+
+    # -- noting
+
+    def _noted(self, slots: list, fixed: list[dict[Register, np.ndarray]]) -> Scripted:
+        """Play the instructions, and note scripts beside them; `fixed` gets what is the same in each run."""
+        found: Scripted = {}
+        for one, action in zip(self.program.instructions, self._actions, strict=True):
+            notes = self._notes(one, slots, fixed) if isinstance(one, Compute) else None
+            self._play([action], slots)
+            if notes is not None and isinstance(one, Compute) and self._agrees(one, notes, slots):
+                found[one] = [script for script, _ in notes]
+                self._fix(one, found[one], fixed)
+        return found
+
+    def _notes(
+        self, one: Compute, slots: list, fixed: Sequence[dict[Register, np.ndarray]]
+    ) -> list[tuple[Script, list[np.ndarray] | None]] | None:
+        """The operator's script on each hosted rank, and what it makes of the present operands, unless that is known."""
+        if sum(register.local.nbytes for register in (*one.operands, *one.results)) > LARGEST:
+            return None
+        kinds, found = [register.whole.dtype for register in one.results], []
+        for k, rank in enumerate(self.comm.ranks):
+            attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
+            arrays = [slots[self._slots[register]][k] for register in one.operands]
+            script, made = scripts().of(one.op, arrays, attrs, kinds, [register in fixed[k] for register in one.operands])
+            if not isinstance(script, Script):
+                return None
+            found.append((script, made))
+        return found
+
+    def _agrees(self, one: Compute, notes: Sequence[tuple[Script, list[np.ndarray] | None]], slots: list) -> bool:
+        """Whether scripts make what the operator has made, bit by bit."""
+        held = [slots[self._slots[register]] for register in one.results]
+        return all(
+            parts is None or _same_bits(parts[k], array)
+            for k, (_, made) in enumerate(notes)
+            for parts, array in zip(held, made or (), strict=False)
+        )
+
+    def _fix(self, one: Compute, found: Sequence[Script], fixed: list[dict[Register, np.ndarray]]) -> None:
+        for i, register in enumerate(one.results):
+            outputs = [script.outputs[i] for script in found]
+            if all(isinstance(output, np.ndarray) for output in outputs):
+                for known, output in zip(fixed, outputs, strict=True):
+                    known[register] = output  # type: ignore[assignment]
+
+    # -- writing
+
+    def _stretches(self, scripted: Scripted, fixed: Sequence[dict[Register, np.ndarray]]) -> Iterator[Action]:
+        """The actions, with stretches in the place of the operators that are in them."""
+        lasts = [[one for one in ending if one not in self._kept] for ending in self.program.last_uses]
+        pairs = list(zip(self.program.instructions, lasts, strict=True))
+        inside = [one in scripted or self._is_view(one, ending) for one, ending in pairs]
+        read = {*self.program.outputs}
+        read.update(register for (one, _), is_in in zip(pairs, inside, strict=True) if not is_in for register in one.operands)
+        run: list[tuple[Instruction, list[Register]]] = []
+        for pair, is_in, action in zip(pairs, inside, self._actions, strict=True):
+            if is_in:
+                run.append(pair)
+                continue
+            if run:
+                yield self._stretch(run, scripted, fixed, read)
+                run = []
+            yield action
+        if run:
+            yield self._stretch(run, scripted, fixed, read)
+
+    def _is_view(self, one: Instruction, ending: Collection[Register]) -> bool:
+        """Whether it takes a piece of what the caller holds as long as the program runs: no copy is needed then."""
+        if not isinstance(one, Collective) or not isinstance(one.step, Step) or one.step.kind != "slice":
+            return False
+        step, shape = one.step, one.operand.local.shape
+        is_whole = shape == step.before.local_shape(one.of.shape)
+        is_kept = step.after.local_shape(one.of.shape) == one.result.local.shape
+        return is_whole and is_kept and one.operand in self._kept and one.result not in self.program.outputs
+
+    def _stretch(
+        self,
+        run: Sequence[tuple[Instruction, list[Register]]],
+        scripted: Scripted,
+        fixed: Sequence[dict[Register, np.ndarray]],
+        read: Collection[Register],
+    ) -> Action:
+        ending = {register for _, gone in run for register in gone}
+        places = [self.comm.place(label(one)) for one, _ in run]
+        functions = []
+        for k, rank in enumerate(self.comm.ranks):
+            stretch = Stretch(self._slots, fixed[k])
+            for (one, _), place in zip(run, places, strict=True):
+                if isinstance(one, Compute):
+                    stretch.add(scripted[one][k], one.operands, one.results, place or 0)
+                elif isinstance(one, Collective) and isinstance(one.step, Step) and one.step.dim is not None:
+                    index = piece_index(one.operand.local.shape, one.step, one.step.dim, rank)
+                    stretch.view(index, one.operand, one.result, place or 0)
+            marks = self._running_now if places[0] is not None else None
+            advance = self.comm.advance if self._overlaps else None
+            functions.append(StretchText(stretch, ending, read, self.program.outputs, marks, advance).function())
+        if len(functions) == 1:
+            return places[0] or 0, functions[0]
+        taken = [self._slots[one] for one in dict.fromkeys(register for one, _ in run for register in one.operands)]
+        stored = [self._slots[one] for one in dict.fromkeys(register for one, _ in run for register in one.results)]
+        return places[0] or 0, _on_all(functions, taken, stored, [self._slots[one] for one in ending])
+
+
+def _on_all(
+    functions: Sequence[Callable], taken: Sequence[int], stored: Sequence[int], ending: Sequence[int]
+) -> Callable[[list], None]:
+    """The functions of the hosted ranks as an action, each on slots that hold its rank's arrays alone."""
+
+    def action(slots: list) -> None:
+        own = [{slot: [slots[slot][k]] for slot in taken if slots[slot] is not None} for k in range(len(functions))]
+        for slot in ending:
+            slots[slot] = None
+        for held, function in zip(own, functions, strict=True):
+            function(held)
+        for slot in stored:
+            if held.get(slot) is not None:
+                slots[slot] = [one[slot][0] for one in own]
+
+    return action
+
+
+def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return np.array_equal(*(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other)))
