@@ -48,6 +48,7 @@ class ScriptStep:
 
     Args:
         made: shape and type of what it makes, or of each part of that.
+        parts: whether it makes several, if only one.
         errors: what numpy is told of floating point errors, where that is not what is usual; else None.
     """
 
@@ -55,6 +56,7 @@ class ScriptStep:
     args: tuple
     kwargs: tuple[tuple[str, Any], ...]
     made: tuple[tuple[tuple[int, ...], np.dtype], ...]
+    parts: bool
     errors: tuple[tuple[str, str], ...] | None
 
 
@@ -105,6 +107,7 @@ class _Noted:
                 tuple(map(self.told, args)),
                 tuple((key, self.told(one)) for key, one in kwargs.items()),
                 tuple((one.shape, one.dtype) for one in parts),
+                isinstance(made, tuple),
                 None if errors == self._usual else tuple(errors.items()),
             )
         )

@@ -52,12 +52,18 @@ class Var:
 
 @dataclass(eq=False)
 class Line:
-    """A call and what it makes; `place` is the number of its operator for whoever watches the rank."""
+    """A call and what it makes.
+
+    Args:
+        parts: whether it makes a tuple, if of one.
+        place: the number of its operator for whoever watches the rank.
+    """
 
     of: Call
     args: tuple
     kwargs: tuple
     made: tuple[Var, ...]
+    parts: bool
     errors: tuple[tuple[str, str], ...] | None
     place: int
 
@@ -103,9 +109,8 @@ class Stretch:
         known.update((Ref("constant", i), self._constant(one)) for i, one in enumerate(script.constants))
         for i, step in enumerate(script.steps):
             args, kwargs = _with(step.args, known), _with(step.kwargs, known)
-            made = self.call(step.of, args, kwargs, step.made, step.errors, place)
-            known.update((Ref("step", i, None if len(made) == 1 else j), one) for j, one in enumerate(made))
-            known[Ref("step", i, 0)] = made[0]
+            made = self.call(step.of, args, kwargs, step.made, step.parts, step.errors, place)
+            known.update((Ref("step", i, j if step.parts else None), one) for j, one in enumerate(made))
         self.results += results
         for register, output in zip(results, script.outputs, strict=True):
             self.of[register] = known[output] if isinstance(output, Ref) else self._constant(output)
@@ -115,10 +120,11 @@ class Stretch:
         self._operators += 1
         self.results.append(result)
         shape, dtype = result.local.shape, self.var(operand).dtype
-        (self.of[result],) = self.call(numpy_values.get, (self.var(operand), index), (), ((shape, dtype),), None, place)
+        args = self.var(operand), index
+        (self.of[result],) = self.call(numpy_values.get, args, (), ((shape, dtype),), False, None, place)
 
     def call(
-        self, of: Call, args: tuple, kwargs: tuple, made: Iterable[tuple], errors: Any, place: int
+        self, of: Call, args: tuple, kwargs: tuple, made: Iterable[tuple], parts: bool, errors: Any, place: int
     ) -> tuple[Var, ...]:
         """What a call makes: of one alike that is not far, what that has made."""
         key = f"{self.object_name(of.of, 'f')} {self.told(args)} {self.told(kwargs)} {errors}"
@@ -132,7 +138,7 @@ class Stretch:
             Var(shape, dtype, self._new("v"), roots, scalar=scalars and not shape, repeats=repeats)
             for shape, dtype in made
         )
-        self.lines.append(Line(of, args, kwargs, found, errors, place))
+        self.lines.append(Line(of, args, kwargs, found, parts, errors, place))
         self._known[key] = self._operators, found
         return found
 

@@ -171,7 +171,7 @@ class StretchText:
     def _line(self, line: Line, i: int) -> Iterator[str]:
         """The line's text, made over an operand where that can be."""
         kind = line.of.kind
-        if kind == UFUNC and len(line.made) == 1:
+        if kind == UFUNC and not line.parts:
             yield self._ufunc(line, i)
         elif kind == WHERE:
             yield self._where(line, i)
@@ -179,11 +179,7 @@ class StretchText:
             yield from self._changed(line, i)
         else:
             names = ", ".join(one.name for one in line.made)
-            yield f"{names}{',' if self._is_tuple(line) else ''} = {self._value(line)}"
-
-    @staticmethod
-    def _is_tuple(line: Line) -> bool:
-        return len(line.made) > 1
+            yield f"{names}{',' if line.parts else ''} = {self._value(line)}"
 
     def _ufunc(self, line: Line, i: int) -> str:
         (made,), args = line.made, [self.told(one) for one in line.args]
