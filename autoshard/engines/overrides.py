@@ -213,7 +213,19 @@ _UFUNCS = {
 }  # fmt: skip
 
 
+def _summed(own: Callable, to: Any) -> Callable:
+    """A sum: it is numpy's that is slow."""
+    return lambda x, axes, keepdims=False: to.space.sum(x, tuple(axes), keepdims=keepdims)
+
+
+def _largest(own: Callable, to: Any) -> Callable:
+    """The largest element: it is numpy's own that is slow."""
+    return lambda x, axis: to.space.max(x, axis, keepdims=True)
+
+
 HELPERS: dict[str, Callable] = {
+    "autoshard.ops.norm.largest": _largest,
+    **dict.fromkeys(("autoshard.ops.norm.summed", "autoshard.ops.reduce.summed"), _summed),
     "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),
     "autoshard.ops.random._key": _key,
     "autoshard.ops.hlo_scatter._Places": _places,

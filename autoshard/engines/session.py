@@ -37,10 +37,11 @@ class Session(Generic[P]):
         graph = planned.graph
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)
         self._updates = dict(graph.updates)
-        self._replaced = frozenset(graph.updates.values())
+        self._replaced = tuple(sorted({*graph.updates.values()}))
         self._parameters = {
             i: self.traced.parameters[value] for i, value in enumerate(graph.inputs) if value in self.traced.parameters
         }
+        self._read = tuple(i for i in self._parameters if i not in self._replaced)
         self._held: dict[int, Parts] = {}
         self._stepped = False
         self.data: tuple[Register, ...] = tuple(self.program.inputs[i] for i in self._data)
@@ -81,20 +82,21 @@ class Session(Generic[P]):
         Raises:
             RuntimeSetupError: no values are loaded.
         """
-        given = dict(zip(self._data, data, strict=True))
-        outputs = self.executor.consume(
-            [given[i] if i in given else self._take(i) for i in range(len(self.program.inputs))]
-        )
+        held, inputs = self._held, [[]] * len(self.program.inputs)
+        for i, parts in zip(self._data, data, strict=True):
+            inputs[i] = parts
+        try:
+            for i in self._read:
+                inputs[i] = held[i]
+            for i in self._replaced:
+                inputs[i] = held.pop(i)
+        except KeyError as missing:
+            self._check_held(missing.args[0])
+        outputs = self.executor.consume(inputs)
         for out, into in self._updates.items():
-            self._held[into] = outputs[out]
+            held[into] = outputs[out]
         self._stepped = bool(self._updates)
         return outputs
-
-    def _take(self, i: int) -> Parts:
-        """The blocks of a parameter; given up if this run replaces them."""
-        if i not in self._held:
-            self._check_held(i)
-        return self._held.pop(i) if i in self._replaced else self._held[i]
 
     def _check_held(self, i: int) -> None:
         if i not in self._held:

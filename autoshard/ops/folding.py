@@ -32,6 +32,40 @@ def widened(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if of.is_float and of.bits < 32 else array
 
 
+_SHORT = 1 << 10
+"""Elements of a row up to which einsum adds it up: it is faster (see `summed`), but its error grows with the length."""
+
+
+def summed(x: np.ndarray, axes: Sequence[int], keepdims: bool = False) -> np.ndarray:
+    """The sum along `axes`, which are counted from the front.
+
+    Of floats numpy's own sum is slow along leading dims, which BLAS adds up five times as fast (128 x 128 in f32: 7.8 and
+    1.5 us), and along a short last one (512 rows of 64: 29 us, einsum 9). Both go row by row, or in order, as it does.
+    """
+    count, last = len(axes), x.ndim - 1
+    if x.dtype.kind == "f" and x.itemsize > 2 and x.size and last > 0:
+        if count <= last and tuple(axes) == tuple(range(count)):
+            rest = x.shape[count:]
+            made = np.dot(np.ones(math.prod(x.shape[:count]), x.dtype), x.reshape(-1, math.prod(rest)))
+            return made.reshape((1,) * count + rest if keepdims else rest)
+        if tuple(axes) == (last,) and x.shape[last] <= _SHORT:
+            made = np.einsum("...n->...", x)
+            return np.expand_dims(made, last) if keepdims else made
+    return x.sum(tuple(axes), keepdims=keepdims)
+
+
+def largest(x: np.ndarray, axis: int) -> np.ndarray:
+    """The largest element along `axis`, which stays with size 1; NaN where there is one.
+
+    Of floats along a short last dim by its place, which numpy finds three times as fast (512 rows of 64: 31 us, 12).
+    """
+    if x.dtype.kind == "f" and x.itemsize > 2 and x.size and axis % x.ndim == x.ndim - 1 and x.shape[-1] <= _SHORT:
+        rows = x.reshape(-1, x.shape[-1])
+        places = rows.argmax(1) + np.arange(0, rows.size, rows.shape[1])
+        return rows.reshape(-1)[places].reshape(*x.shape[:-1], 1)
+    return x.max(axis, keepdims=True)
+
+
 def combine(body: Body, left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Arrays:
     """The body on corresponding elements; for several arrays it takes all of the left, then all of the right."""
     return tuple(np.asarray(result, dtype=array.dtype) for result, array in zip(body(*left, *right), left, strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, unsplit_words, words
-from autoshard.ops.folding import widened
+from autoshard.ops.folding import largest, summed, widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
@@ -54,9 +54,9 @@ def _own(out: np.ndarray | None, wide: np.ndarray) -> np.ndarray | None:
 def softmax(x, *, axis=-1, out=None):
     """exp(x) divided by its sum along `axis`."""
     x = widened(x)
-    e = np.subtract(x, x.max(axis, keepdims=True), out=_own(out, x))
+    e = np.subtract(x, largest(x, axis), out=_own(out, x))
     e = np.exp(e, out=e if e.dtype.kind in "fc" else None)
-    e /= e.sum(axis, keepdims=True)
+    e /= summed(e, (axis % e.ndim,), True)
     return e
 
 
@@ -103,7 +103,7 @@ def _(g, y, axis):
 def log_softmax(x, *, axis=-1):
     """The logarithm of Softmax, exact also where that is tiny."""
     x = widened(x)
-    shifted = x - x.max(axis, keepdims=True)
+    shifted = x - largest(x, axis)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
 
@@ -275,7 +275,8 @@ def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True, out=None
     axes = _norm_axes(begin_norm_axis, g.ndim)
     g = widened(g)
     slope = np.multiply(g, gamma, out=_own(out, g))
-    share = (slope * unit).mean(axes, keepdims=True)
+    rows = [one.reshape(*g.shape[: axes[0]], math.prod(g.shape[axes[0] :])) for one in (slope, unit)]
+    share = np.einsum("...n,...n->...", *rows).reshape(rstd.shape) / rows[0].shape[-1]
     mean = slope.mean(axes, keepdims=True) if center else None
     slope -= unit * share
     if center:
@@ -307,4 +308,4 @@ def layer_norm_param_grad(g, unit, *, begin_norm_axis=-1):
     width = math.prod(g.shape[first:])
     shape = g.shape[first:]
     g, unit = (widened(one).reshape(-1, width) for one in (g, unit))
-    return np.einsum("mn,mn->n", g, unit).reshape(shape), g.sum(0).reshape(shape)
+    return np.einsum("mn,mn->n", g, unit).reshape(shape), summed(g, (0,)).reshape(shape)

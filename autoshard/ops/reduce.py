@@ -15,7 +15,7 @@ import numpy as np
 from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import axis_index, axis_indices, letters, unsplit_words, words
-from autoshard.ops.folding import widened
+from autoshard.ops.folding import summed, widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import sizes_of
@@ -66,7 +66,7 @@ def _way_back(name: str, x: Shape, axis: Any, keep_dims: bool) -> str:
 @operator("ReduceSum", rule=_rule("ReduceSum", "sum"), dtype=_count_type, linear=((0,),), call=("axis",))
 def reduce_sum(x, *, axis=(), keep_dims=False):
     """Sum over `axis`; bools count as 0 and 1."""
-    return widened(x).sum(_axes(axis, x.ndim, "ReduceSum"), keepdims=keep_dims)
+    return summed(widened(x), _axes(axis, x.ndim, "ReduceSum"), keep_dims)
 
 
 @reduce_sum.gradient
@@ -85,7 +85,7 @@ def _(g, y, x, axis, keep_dims):
 def reduce_mean(x, *, axis=(), keep_dims=False, count=0):
     """Mean over `axis`. `count` is what to divide by where x is only a block (0: count the elements)."""
     axes = _axes(axis, x.ndim, "ReduceMean")
-    total = widened(x).sum(axes, keepdims=keep_dims)
+    total = summed(widened(x), axes, keep_dims)
     return total / (count or _count(x.shape, axes))
 
 

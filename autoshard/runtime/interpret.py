@@ -7,8 +7,8 @@ attributes are resolved for the hosted ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class Executor:
         self._running: dict[Start, Finish] = {}
         self._running_now = comm.running
         self._overlaps = any(isinstance(one, Start) for one in walk(program.instructions))
+        self._results = self._places(program.outputs)
         self._padded = any(register.size is not None for register in self._slots)
         self._kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
         self._actions = self._bound(program.instructions, program.last_uses, self._kept)
@@ -99,15 +100,16 @@ class Executor:
     def consume(self, inputs: list[Parts]) -> list[Parts]:
         """`run`, which empties the list: what updates replace is let go at its last use, if nobody else holds it."""
         self._running.clear()  # what a run that failed has left
-        slots: list[Parts | None] = [None] * len(self._slots)
-        slots[: len(inputs)] = inputs
+        slots: list[Any] = [*inputs, *(None,) * (len(self._slots) - len(inputs))]
         inputs.clear()
-        # Numpy's warnings would speak of padding, which no result depends on.
-        with np.errstate(all="ignore") if self._padded else nullcontext():
-            (self._run if self.times is None else self._play_timed)(self._actions, slots)
+        run = self._run if self.times is None else self._play_timed
+        if self._padded:  # numpy's warnings would speak of padding, which no result depends on
+            with np.errstate(all="ignore"):
+                run(self._actions, slots)
+        else:
+            run(self._actions, slots)
         self.comm.at(None)
-        outputs = [slots[self._slots[register]] for register in self.program.outputs]
-        return [parts for parts in outputs if parts is not None]
+        return [slots[slot] for slot in self._results]
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         """Whole arrays in, whole arrays out."""
