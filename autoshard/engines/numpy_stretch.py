@@ -57,6 +57,7 @@ class Line:
     Args:
         parts: whether it makes a tuple, if of one.
         place: the number of its operator for whoever watches the rank.
+        into: if what is called shall be written to a view of what is made: the view's shape, and the order of its dims.
     """
 
     of: Call
@@ -66,6 +67,7 @@ class Line:
     parts: bool
     errors: tuple[tuple[str, str], ...] | None
     place: int
+    into: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def uses(self) -> Iterator[Var]:
         yield from vars_in((self.args, self.kwargs))

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.engines import numpy_library
+from autoshard.engines.numpy_layouts import without_copies
 from autoshard.engines.numpy_stretch import Line, Stretch, Var, vars_in
 from autoshard.engines.numpy_values import AT, BROADCAST, CAST, GET, REDUCE, SET, UFUNC, VIEW, WHERE
 from autoshard.partition.program import Register
@@ -60,7 +61,7 @@ class StretchText:
         self.marks, self.advance = marks, advance
         ended = {stretch.slots[one] for one in ending}
         self.results = {one: stretch.of[one] for one in stretch.results if self._is_stored(one)}
-        self.lines = self._live()
+        self.lines = without_copies(self._live(), set(self.results.values()))
         self.last = self._last_uses()
         self.loaded = {one.slot: one for one in self.last if one.slot is not None}
         self.given = {slot: one for slot, one in self.loaded.items() if slot in ended}
@@ -68,7 +69,7 @@ class StretchText:
         """Names of the memory that may be taken, by slot."""
         self.objects: dict[str, Any] = {
             **stretch.objects, "spare": spare, "PLACES": _PLACES, "array": np.array, "asarray": np.asarray,
-            "copyto": np.copyto, "broadcast_to": np.broadcast_to, "errstate": np.errstate, "cast": numpy_library.cast,
+            "empty": np.empty, "copyto": np.copyto, "broadcast_to": np.broadcast_to, "errstate": np.errstate, "cast": numpy_library.cast,
             "logical_not": np.logical_not, "marks": marks, "advance": advance,
         }  # fmt: skip
 
@@ -171,7 +172,9 @@ class StretchText:
     def _line(self, line: Line, i: int) -> Iterator[str]:
         """The line's text, made over an operand where that can be."""
         kind = line.of.kind
-        if kind == UFUNC and not line.parts:
+        if line.into is not None:
+            yield from self._into(line)
+        elif kind == UFUNC and not line.parts:
             yield self._ufunc(line, i)
         elif kind == WHERE:
             yield self._where(line, i)
@@ -194,6 +197,14 @@ class StretchText:
             return f"{call}, out={var.name})"
         out = asked if var.slot is not None else f"None if {asked} is None else {var.name}"
         return f"{made.name} = {call}, out={out})"
+
+    def _into(self, line: Line) -> Iterator[str]:
+        """A result that is made in the layout that it is wanted in."""
+        assert line.into is not None, "a layout is wanted"
+        (made,), (shape, order) = line.made, line.into
+        yield f"{made.name} = empty({made.shape}, {self._object(made.dtype)})"
+        out = f"{made.name}.reshape({shape}).transpose({order})"
+        yield f"{self._function(line)}({', '.join(self.told(one) for one in line.args)}, out={out})"
 
     def _memory(self, line: Line, made: Var, i: int, givers: Iterator[Var]) -> tuple[Var, str | None] | None:
         """The operand in whose memory a result is made, and the name of what has to be there for that."""
