@@ -59,9 +59,14 @@ class NumpyRun(Executor):
         for one, action in zip(self.program.instructions, self._actions, strict=True):
             notes = self._notes(one, slots, fixed) if isinstance(one, Compute) else None
             self._play([action], slots)
-            if notes is not None and isinstance(one, Compute) and self._agrees(one, notes, slots):
+            if notes is None or not isinstance(one, Compute):
+                continue
+            if self._agrees(one, notes, slots):
                 found[one] = [script for script, _ in notes]
                 self._fix(one, found[one], fixed)
+            else:
+                for script, _ in notes:
+                    scripts().refuse(script)
         return found
 
     def _notes(
@@ -102,7 +107,8 @@ class NumpyRun(Executor):
         """The actions, with stretches in the place of the operators that are in them."""
         lasts = [[one for one in ending if one not in self._kept] for ending in self.program.last_uses]
         pairs = list(zip(self.program.instructions, lasts, strict=True))
-        inside = [one in scripted or self._is_view(one, ending) for one, ending in pairs]
+        plain = {register for one, _ in pairs if one not in scripted for register in one.operands}
+        inside = [one in scripted or (self._is_view(one) and one.results[0] not in plain) for one, _ in pairs]
         read = {*self.program.outputs}
         read.update(register for (one, _), is_in in zip(pairs, inside, strict=True) if not is_in for register in one.operands)
         run: list[tuple[Instruction, list[Register]]] = []
@@ -117,7 +123,7 @@ class NumpyRun(Executor):
         if run:
             yield self._stretch(run, scripted, fixed, read)
 
-    def _is_view(self, one: Instruction, ending: Collection[Register]) -> bool:
+    def _is_view(self, one: Instruction) -> bool:
         """Whether it takes a piece of what the caller holds as long as the program runs: no copy is needed then."""
         if not isinstance(one, Collective) or not isinstance(one.step, Step) or one.step.kind != "slice":
             return False
@@ -166,9 +172,10 @@ def _on_all(
         for held, function in zip(own, functions, strict=True):
             function(held)
         for slot in stored:
-            if held.get(slot) is not None:
+            if own[0].get(slot) is not None:
                 slots[slot] = [one[slot][0] for one in own]
 
+    action.text = functions[0].text
     return action
 
 

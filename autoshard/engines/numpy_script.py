@@ -9,7 +9,7 @@ that look at numbers, hold bodies, or have effects; they run as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -67,6 +67,8 @@ class Script:
     steps: tuple[ScriptStep, ...]
     constants: tuple[np.ndarray, ...]
     outputs: tuple[Ref | np.ndarray, ...]
+    key: Hashable
+    """What it is for."""
 
 
 class _Noted:
@@ -162,14 +164,23 @@ class Scripts:
             return found, None
         operands = [one if still else Value(one) for one, still in zip(arrays, fixed, strict=True)]
         try:
-            found, made = self._noted(op, operands, attrs, kinds)
+            found, made = self._noted(op, operands, attrs, kinds, key)
         except Exception as error:  # whatever a meaning that is not made for this may raise
             found, made = f"{type(error).__name__}: {error}", None
         self._known[key] = found
         return found, made
 
+    def refuse(self, script: Script) -> None:
+        """Play it nowhere: it has made something else than its operator."""
+        self._known[script.key] = "it makes something else than its operator"
+
     def _noted(
-        self, op: Operator, operands: Sequence[Value | np.ndarray], attrs: Mapping[str, Any], kinds: Sequence[DType]
+        self,
+        op: Operator,
+        operands: Sequence[Value | np.ndarray],
+        attrs: Mapping[str, Any],
+        kinds: Sequence[DType],
+        key: Hashable,
     ) -> tuple[Script | str, list[np.ndarray] | None]:
         if op.takes_regions or op.has_effects(attrs) or override(op.name, self._space) is not None:
             return "it does more than numpy is asked for", None
@@ -183,7 +194,7 @@ class Scripts:
             outputs = tuple(one if isinstance(one, np.ndarray) else notes.told(one) for one in results)
         finally:
             noting.tape = None
-        script = Script(tuple(notes.steps), tuple(notes.constants), outputs)
+        script = Script(tuple(notes.steps), tuple(notes.constants), outputs, key)
         return script, [numpy_values.plain(one) for one in results]
 
     def _final(self, part: Any, of: DType) -> Value | np.ndarray:

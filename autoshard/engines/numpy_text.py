@@ -17,7 +17,7 @@ its operators one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class StretchText:
     def __init__(
         self,
         stretch: Stretch,
-        ending: Collection[Register],
+        ending: Set[Register],
         read: Collection[Register],
         leaving: Collection[Register],
         marks: Any = None,
@@ -101,6 +101,7 @@ class StretchText:
         source = "\n".join(("def stretch(s):", *(f"    {line}" for line in (*self._head(), *body, *self._tail()))))
         names = {name: one for name, one in self.objects.items() if name in source}
         exec(compile(f"{source}\n    return\n", "<stretch of a program>", "exec"), names)
+        names["stretch"].text = source
         return names["stretch"]
 
     def _head(self) -> Iterator[str]:
@@ -108,7 +109,7 @@ class StretchText:
             var = self.given[slot]
             yield f"{name} = spare(s[{slot}], PLACES, {self._object(var.shape)}, {self._object(var.dtype)})"
         yield from (f"{var.name} = s[{slot}][0]" for slot, var in self.loaded.items())
-        slots = sorted(self.stretch.slots[one] for one in self.ending)
+        slots = sorted(self.stretch.slots[one] for one in self.ending.difference(self.stretch.results))
         if slots:
             yield f"{' = '.join(f's[{slot}]' for slot in slots)} = None"
 
