@@ -28,8 +28,6 @@ NOTED = 2
 LARGEST = 1 << 24
 """Bytes of operands and results of an operator that is noted, at most: to note it holds its results a second time, and
 what larger ones take is nearly all their kernels' (16 MiB: some ms of a core)."""
-LARGEST_FIXED = 1 << 18
-"""Bytes of a result that is kept because it is the same in each run, at most, as of tapes (`tape.py`)."""
 Scripted = dict[Instruction, list[Script]]
 """Of each operator that has them, its scripts by hosted rank."""
 

@@ -29,6 +29,8 @@ from autoshard.util.memo import Memo
 
 LONGEST = 64
 """Calls of a script at most: of longer ones the lines of Python that a script saves are few beside what they do."""
+LARGEST = 1 << 18
+"""Bytes that a script keeps because they are the same in each run, at most, as of tapes (`tape.py`)."""
 MOST = 1 << 11
 """How many scripts are remembered: a program has some hundreds of operators that differ."""
 
@@ -194,6 +196,9 @@ class Scripts:
             outputs = tuple(one if isinstance(one, np.ndarray) else notes.told(one) for one in results)
         finally:
             noting.tape = None
+        kept = (*notes.constants, *(one for one in outputs if isinstance(one, np.ndarray)))
+        if sum(one.nbytes for one in kept) > LARGEST:
+            return f"it holds more than {LARGEST} bytes that are the same in each run", None
         script = Script(tuple(notes.steps), tuple(notes.constants), outputs, key)
         return script, [numpy_values.plain(one) for one in results]
 

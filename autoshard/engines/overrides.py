@@ -218,12 +218,18 @@ def _summed(own: Callable, to: Any) -> Callable:
     return lambda x, axes, keepdims=False: to.space.sum(x, tuple(axes), keepdims=keepdims)
 
 
+def _dotted(own: Callable, to: Any) -> Callable:
+    """Sums of products."""
+    return lambda x, y: to.space.einsum("...n,...n->...", x, y)
+
+
 def _largest(own: Callable, to: Any) -> Callable:
     """The largest element: it is numpy's own that is slow."""
     return lambda x, axis: to.space.max(x, axis, keepdims=True)
 
 
 HELPERS: dict[str, Callable] = {
+    "autoshard.ops.norm.dotted": _dotted,
     "autoshard.ops.norm.largest": _largest,
     **dict.fromkeys(("autoshard.ops.norm.summed", "autoshard.ops.reduce.summed"), _summed),
     "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),

@@ -251,7 +251,7 @@ def _real_pair(*operands: DType, **_: object) -> DType:
 
 def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, text: str):
     """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`, `slope` gets
-    the difference, whose memory it may use."""
+    the difference, whose memory it may use, and a factor, by which it multiplies."""
 
     @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=3, filling=Filling(neutral="yes"))
     def loss(x, y, *, reduction="mean", count=0):
@@ -269,9 +269,7 @@ def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callab
         filling=Filling(over=((1, 2),)),
     )
     def grad(g, x, y, *, reduction="mean", count=0, out=None):
-        change, factor = slope(into(out, np.subtract, x, y)), g / _divisor(x.shape, reduction, count)
-        own = isinstance(change, np.ndarray) and change.dtype == np.result_type(change, factor)
-        return np.multiply(change, factor, out=change if own else None)
+        return slope(into(out, np.subtract, x, y), g / _divisor(x.shape, reduction, count))
 
     @loss.gradient
     def _(g, r, x, y, **attrs):
@@ -298,13 +296,17 @@ def _squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.dot(difference, difference)
 
 
-def _twice(difference: np.ndarray) -> np.ndarray:
-    difference *= 2
-    return difference
+def _times(change: np.ndarray, factor: Any) -> np.ndarray:
+    own = isinstance(change, np.ndarray) and change.dtype == np.result_type(change, factor)
+    return np.multiply(change, factor, out=change if own else None)
 
 
-def _signs(difference: np.ndarray) -> np.ndarray:
-    return np.sign(difference, out=difference if isinstance(difference, np.ndarray) else None)
+def _twice(difference: np.ndarray, factor: Any) -> np.ndarray:
+    return _times(difference, 2 * factor)
+
+
+def _signs(difference: np.ndarray, factor: Any) -> np.ndarray:
+    return _times(np.sign(difference, out=difference if isinstance(difference, np.ndarray) else None), factor)
 
 
 mse_loss, mse_loss_grad = _elementwise_loss(

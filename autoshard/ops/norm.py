@@ -12,7 +12,7 @@ import numpy as np
 
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, unsplit_words, words
-from autoshard.ops.folding import largest, summed, widened
+from autoshard.ops.folding import dotted, largest, summed, widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
@@ -87,7 +87,7 @@ def _(x, axis):
 def softmax_grad(g, y, *, axis=-1, out=None):
     """Gradient of Softmax from g and its result."""
     g, y = widened(g), widened(y)
-    share = np.expand_dims(np.einsum("...n,...n->...", np.moveaxis(g, axis, -1), np.moveaxis(y, axis, -1)), axis)
+    share = np.expand_dims(dotted(np.moveaxis(g, axis, -1), np.moveaxis(y, axis, -1)), axis)
     slope = np.subtract(g, share, out=_own(out, g))
     slope *= y
     return slope
@@ -166,7 +166,7 @@ def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tup
     x = widened(x)
     made = x - x.mean(axes, keepdims=True) if center else x
     flat = made.reshape(*x.shape[: axes[0]], math.prod(x.shape[axes[0] :]))
-    rstd = np.einsum("...n,...n->...", flat, flat)
+    rstd = dotted(flat, flat)
     rstd = 1 / np.sqrt(rstd / flat.shape[-1] + epsilon)
     rstd = rstd.reshape(*x.shape[: axes[0]], *(1,) * len(axes))
     return np.multiply(made, rstd, out=made if center else None), rstd
@@ -276,7 +276,7 @@ def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True, out=None
     g = widened(g)
     slope = np.multiply(g, gamma, out=_own(out, g))
     rows = [one.reshape(*g.shape[: axes[0]], math.prod(g.shape[axes[0] :])) for one in (slope, unit)]
-    share = np.einsum("...n,...n->...", *rows).reshape(rstd.shape) / rows[0].shape[-1]
+    share = dotted(*rows).reshape(rstd.shape) / rows[0].shape[-1]
     mean = slope.mean(axes, keepdims=True) if center else None
     slope -= unit * share
     if center:

@@ -30,7 +30,8 @@ def cut(
     """
     if layout.partial:
         raise RuntimeSetupError(f"cannot cut an array into the partial layout [{layout}]; inputs are whole values")
-    layout.check_fits(array.shape, "the array")
+    if len(layout.dims) != array.ndim:
+        layout.check_fits(array.shape, "the array")
     if layout.is_replicated and (padded is None or tuple(padded) == array.shape):
         return [np.asarray(array, order="C") for _ in ranks]
     local = layout.local_shape(padded or array.shape)
