@@ -19,7 +19,6 @@ from autoshard.ops.attributes import resolve
 from autoshard.partition.program import Collective, Compute, Instruction, Register
 from autoshard.redistribute.step import Step
 from autoshard.runtime.agree import label
-from autoshard.runtime.array import array_dtype
 from autoshard.runtime.interpret import Action, Executor
 from autoshard.runtime.steps import piece_index
 
@@ -70,14 +69,15 @@ class NumpyRun(Executor):
     def _notes(
         self, one: Compute, slots: list, fixed: Sequence[dict[Register, np.ndarray]]
     ) -> list[tuple[Script, list[np.ndarray] | None]] | None:
-        """The operator's script on each hosted rank, and what it makes of the present operands, unless that is known."""
+        """The operator's script on each hosted rank, and what it makes of its operands now, unless that is known."""
         if sum(register.local.nbytes for register in (*one.operands, *one.results)) > LARGEST:
             return None
         kinds, found = [register.whole.dtype for register in one.results], []
         for k, rank in enumerate(self.comm.ranks):
             attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
             arrays = [slots[self._slots[register]][k] for register in one.operands]
-            script, made = scripts().of(one.op, arrays, attrs, kinds, [register in fixed[k] for register in one.operands])
+            still = [register in fixed[k] for register in one.operands]
+            script, made = scripts().of(one.op, arrays, attrs, kinds, still)
             if not isinstance(script, Script):
                 return None
             found.append((script, made))
@@ -107,8 +107,8 @@ class NumpyRun(Executor):
         pairs = list(zip(self.program.instructions, lasts, strict=True))
         plain = {register for one, _ in pairs if one not in scripted for register in one.operands}
         inside = [one in scripted or (self._is_view(one) and one.results[0] not in plain) for one, _ in pairs]
-        read = {*self.program.outputs}
-        read.update(register for (one, _), is_in in zip(pairs, inside, strict=True) if not is_in for register in one.operands)
+        outside = [one for (one, _), is_in in zip(pairs, inside, strict=True) if not is_in]
+        read = {*self.program.outputs, *(register for one in outside for register in one.operands)}
         run: list[tuple[Instruction, list[Register]]] = []
         for pair, is_in, action in zip(pairs, inside, self._actions, strict=True):
             if is_in:
@@ -180,4 +180,5 @@ def _on_all(
 def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return np.array_equal(*(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other)))
+    left, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    return np.array_equal(left, right)

@@ -37,7 +37,7 @@ MOST = 1 << 11
 
 @dataclass(frozen=True)
 class Ref:
-    """What a step takes or makes: "operand", "step" or "constant" of that number; `part` of a step's several results."""
+    """An array that steps take or make: "operand", "step" or "constant" of that number; `part` of a step's results."""
 
     kind: str
     number: int
@@ -59,7 +59,7 @@ class ScriptStep:
     kwargs: tuple[tuple[str, Any], ...]
     made: tuple[tuple[tuple[int, ...], np.dtype], ...]
     parts: bool
-    errors: tuple[tuple[str, str], ...] | None
+    errors: tuple[tuple[str, Any], ...] | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,7 +65,7 @@ class Line:
     kwargs: tuple
     made: tuple[Var, ...]
     parts: bool
-    errors: tuple[tuple[str, str], ...] | None
+    errors: tuple[tuple[str, Any], ...] | None
     place: int
     into: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 

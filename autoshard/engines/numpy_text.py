@@ -17,15 +17,15 @@ its operators one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from autoshard.engines import numpy_library
 from autoshard.engines.numpy_layouts import without_copies
-from autoshard.engines.numpy_stretch import Line, Stretch, Var, vars_in
 from autoshard.engines.numpy_script import LARGEST
+from autoshard.engines.numpy_stretch import Line, Stretch, Var, vars_in
 from autoshard.engines.numpy_values import AT, BROADCAST, CAST, GET, REDUCE, SET, UFUNC, VIEW, WHERE
 from autoshard.partition.program import Register
 from autoshard.runtime.spare import spare
@@ -34,10 +34,14 @@ _REDUCERS = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "all": np.logical_and,
     "any": np.logical_or,
 }  # fmt: skip
+_NAMES = {
+    "spare": spare, "PLACES": (0,), "array": np.array, "asarray": np.asarray, "empty": np.empty, "copyto": np.copyto,
+    "broadcast_to": np.broadcast_to, "errstate": np.errstate, "cast": numpy_library.cast,
+    "logical_not": np.logical_not, "bitwise_and": np.bitwise_and,
+}  # fmt: skip
 _EVER = 1 << 60
 _ROW = 64
 """Elements of a row from which numpy takes several of them at once."""
-_PLACES = (0,)
 
 
 class StretchText:
@@ -54,7 +58,7 @@ class StretchText:
     def __init__(
         self,
         stretch: Stretch,
-        ending: Set[Register],
+        ending: set[Register],
         read: Collection[Register],
         leaving: Collection[Register],
         marks: Any = None,
@@ -70,11 +74,7 @@ class StretchText:
         self.given = {slot: one for slot, one in self.loaded.items() if slot in ended}
         self.asked: dict[int, str] = {}
         """Names of the memory that may be taken, by slot."""
-        self.objects: dict[str, Any] = {
-            **stretch.objects, "spare": spare, "PLACES": _PLACES, "array": np.array, "asarray": np.asarray,
-            "empty": np.empty, "copyto": np.copyto, "bitwise_and": np.bitwise_and, "broadcast_to": np.broadcast_to, "errstate": np.errstate, "cast": numpy_library.cast,
-            "logical_not": np.logical_not, "marks": marks, "advance": advance,
-        }  # fmt: skip
+        self.objects: dict[str, Any] = {**stretch.objects, **_NAMES, "marks": marks, "advance": advance}
 
     def _is_stored(self, register: Register) -> bool:
         return register not in self.ending and (register not in self.stretch.fixed or register in self.read)

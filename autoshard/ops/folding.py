@@ -39,8 +39,9 @@ _SHORT = 1 << 10
 def summed(x: np.ndarray, axes: Sequence[int], keepdims: bool = False) -> np.ndarray:
     """The sum along `axes`, which are counted from the front.
 
-    Of floats numpy's own sum is slow along leading dims, which BLAS adds up five times as fast (128 x 128 in f32: 7.8 and
-    1.5 us), and along a short last one (512 rows of 64: 29 us, einsum 9). Both go row by row, or in order, as it does.
+    Of floats numpy's own sum is slow along leading dims, which BLAS adds up five times as fast (128 x 128 in f32: 7.8
+    and 1.5 us), and along a short last one (512 rows of 64: 29 us, einsum 9). They add row by row, as it does, or in
+    order.
     """
     count, last = len(axes), x.ndim - 1
     if x.dtype.kind == "f" and x.itemsize > 2 and x.size and last > 0:

@@ -63,7 +63,7 @@ class RankProgress:
         self.operator = memoryview(self._now)[_OPERATOR.size : 2 * _OPERATOR.size].cast("q")
         """The number of the operator that runs now, which an interpreter writes itself: it changes with each."""
         self.operator[0] = _NOWHERE
-        self._write()
+        self._write(STARTED)
         self.stack = open(folder / f"rank-{rank}.stack", "wb", buffering=0)  # noqa: SIM115 (open until the end)
         self._places = os.open(folder / f"rank-{rank}.places", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._tell(f"{os.getpid()} {birth(os.getpid()) or '-'} {socket.gethostname()}")
@@ -98,12 +98,12 @@ class RankProgress:
     def _take_turn(self, collective: int) -> None:
         group = self._groups[collective]
         self._turn = self._turns[group] = self._turns.get(group, 0) + 1
-        self._state, self._collective = COLLECTIVE, collective
-        self._write()
+        self._collective = collective
+        self._write(COLLECTIVE)
 
     def leave(self) -> None:
         """The collective is done; be it one that Python has called when it ended, after the rank has said so."""
-        self.end(ENDED) if self._has_ended else self._rest(STARTED)
+        self.end(ENDED) if self._has_ended else self._write(STARTED)
 
     @contextlib.contextmanager
     def meeting(self, text: str, group: Iterable[int]) -> Iterator[None]:
@@ -125,15 +125,12 @@ class RankProgress:
         if state == ENDED:
             self._has_ended = True
             self._turns_file.write_text(json.dumps(self._turns))
-        self._rest(state)
+        self._write(state)
 
-    def _rest(self, state: int) -> None:
+    def _write(self, state: int) -> None:
         self._state = state
-        self._write()
-
-    def _write(self) -> None:
-        now = self._state, self.operator[0], self._line, self._collective, self._count, self._turn, time.time()
-        _NOW.pack_into(self._now, 0, *now)
+        now = self._now, 0, state, self.operator[0], self._line, self._collective, self._count, self._turn, time.time()
+        _NOW.pack_into(*now)
 
     def _tell(self, text: str, group: str = "") -> None:
         line = " ".join(text.split()) + (f"{_GROUP}{group}" if group else "")

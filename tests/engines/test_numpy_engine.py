@@ -56,7 +56,11 @@ def test_random_programs(seed: int) -> None:
         check(one.program, one.feeds)
 
 
-MODELS = [(made, *how) for made in (forward, step, small_step) for how in (("tp=2", "megatron"), ("d=2 t=2", "sharding_propagation"))]
+MODELS = [
+    (made, *how)
+    for made in (forward, step, small_step)
+    for how in (("tp=2", "megatron"), ("d=2 t=2", "sharding_propagation"))
+]
 
 
 @pytest.mark.parametrize(("made", "mesh", "search"), MODELS)
@@ -127,7 +131,9 @@ def test_what_another_still_reads_is_not_written_over() -> None:
 
 
 def test_an_output_that_is_constant_is_the_callers_own() -> None:
-    run = check(program_of(lambda x: (x + 1, ops.fill(shape=(4,), value=2.0, dtype="f32")), random(8, 6)), [random(8, 6)])
+    run = check(
+        program_of(lambda x: (x + 1, ops.fill(shape=(4,), value=2.0, dtype="f32")), random(8, 6)), [random(8, 6)]
+    )
     blocks = run.scatter([random(8, 6)])
     run.run(blocks)[1][0][...] = 7
     assert np.all(run.run(blocks)[1][0] == 2)
