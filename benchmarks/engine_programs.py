@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from autoshard.engines.executors import check_engine_runs
-from autoshard.engines.local_run import LocalRun
+from autoshard.engines.numpy_engine import NOTED, NumpyRun
 from autoshard.engines.text import write
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.engines.xla_engine import XlaRun, need_devices
@@ -122,8 +122,11 @@ def outcome(one: Prepared, engine: str) -> tuple[str, bool]:
 
 def _here(one: Prepared, engine: str) -> tuple[list[np.ndarray], str]:
     """All ranks in this process."""
-    executor = Executor(one.program, LocalComm(one.program.mesh.devices))
-    run = LocalRun(one.program) if engine == "numpy" else XlaRun(one.program)
+    comm = LocalComm(one.program.mesh.devices)
+    executor = Executor(one.program, comm)
+    run = NumpyRun(one.program, comm) if engine == "numpy" else XlaRun(one.program)
+    for _ in range(NOTED if engine == "numpy" else 0):  # what is looked at then is what it has written
+        run.consume([list(parts) for parts in executor.scatter(one.feeds)])
     found = executor.gather(run.consume([list(parts) for parts in executor.scatter(one.feeds)]))
     if not isinstance(run, XlaRun):
         return found, ""

@@ -189,6 +189,14 @@ def test_large_operators_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     assert [action for _, action in run._written or ()] == [action for _, action in run._actions]
 
 
+def test_inputs_of_another_type_are_the_interpreters() -> None:
+    x = random(8, 6)
+    run = check(program_of(lambda x: ops.exp(x) + 1, x), [x])
+    wide = [[part.astype(np.float64) for part in parts] for parts in run.scatter([x])]
+    wanted = Executor(run.program, run.comm).run(copied(wide))
+    assert [bits(parts) for parts in run.run(wide)] == [bits(parts) for parts in wanted]
+
+
 def test_a_run_that_is_timed_is_the_interpreters() -> None:
     x = random(8, 6)
     run = check(program_of(lambda x: ops.exp(x) + 1, x), [x])
