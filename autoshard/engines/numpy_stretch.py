@@ -56,7 +56,8 @@ class Line:
 
     Args:
         parts: whether it makes a tuple, if of one.
-        place: the number of its operator for whoever watches the rank.
+        operator: the number of its operator in the stretch.
+        place: that of its operator for whoever watches the rank.
         into: if what is called shall be written to a view of what is made: the view's shape, and the order of its dims.
     """
 
@@ -66,6 +67,7 @@ class Line:
     made: tuple[Var, ...]
     parts: bool
     errors: tuple[tuple[str, Any], ...] | None
+    operator: int
     place: int
     into: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
@@ -140,7 +142,7 @@ class Stretch:
             Var(shape, dtype, self._new("v"), roots, scalar=scalars and not shape, repeats=repeats)
             for shape, dtype in made
         )
-        self.lines.append(Line(of, args, kwargs, found, parts, errors, place))
+        self.lines.append(Line(of, args, kwargs, found, parts, errors, self._operators, place))
         self._known[key] = self._operators, found
         return found
 

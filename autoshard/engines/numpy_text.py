@@ -74,7 +74,7 @@ class StretchText:
         self.given = {slot: one for slot, one in self.loaded.items() if slot in ended}
         self.asked: dict[int, str] = {}
         """Names of the memory that may be taken, by slot."""
-        self.objects: dict[str, Any] = {**stretch.objects, **_NAMES, "marks": marks, "advance": advance}
+        self.objects: dict[str, Any] = {**_NAMES, "marks": marks, "advance": advance}
 
     def _is_stored(self, register: Register) -> bool:
         return register not in self.ending and (register not in self.stretch.fixed or register in self.read)
@@ -102,7 +102,7 @@ class StretchText:
         """The stretch as a function of the slots."""
         body = list(self._body())
         source = "\n".join(("def stretch(s):", *(f"    {line}" for line in (*self._head(), *body, *self._tail()))))
-        names = {name: one for name, one in self.objects.items() if name in source}
+        names = {name: one for name, one in (self.stretch.objects | self.objects).items() if name in source}
         exec(compile(f"{source}\n    return\n", "<stretch of a program>", "exec"), names)
         names["stretch"].text = source
         return names["stretch"]
@@ -130,14 +130,14 @@ class StretchText:
 
     def _body(self) -> Iterator[str]:
         self._root_ends = self._ends_of_roots()
-        place, errors = None, None
+        operator, errors = None, None
         for i, line in enumerate(self.lines):
-            if line.place != place:
-                if place is not None and self.advance is not None:
+            if line.operator != operator:
+                if operator is not None and self.advance is not None:
                     yield "advance()"
                 if self.marks is not None:
                     yield f"marks[0] = {line.place}"
-                place = line.place
+                operator = line.operator
             if line.errors is not None and line.errors != errors:
                 yield f"with errstate({', '.join(f'{key}={value!r}' for key, value in line.errors)}):"
             errors = line.errors
@@ -146,7 +146,7 @@ class StretchText:
             gone = self._gone(line, i)
             if gone:
                 yield f"{pad}del {', '.join(gone)}"
-        if place is not None and self.advance is not None:
+        if operator is not None and self.advance is not None:
             yield "advance()"
 
     def _ends_of_roots(self) -> dict[Var, int]:
