@@ -61,6 +61,13 @@ class NumpyRun(Executor):
                     return False
         return True
 
+    @property
+    def text(self) -> str:
+        """The functions that are called in the place of operators, as they are written for the first hosted rank; empty
+        before they are."""
+        functions = [getattr(action, "text", None) for _, action in self._written or ()]
+        return "\n\n\n".join(text for text in functions if text is not None)
+
     # -- noting
 
     def _noted(self, slots: list, fixed: list[dict[Register, np.ndarray]]) -> Scripted:

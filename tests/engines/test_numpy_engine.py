@@ -104,15 +104,8 @@ def random(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
 
 
-def lines(run: NumpyRun) -> list[str]:
-    """What is written of all stretches, each rank's once."""
-    assert run._written is not None
-    return [line for _, action in run._written for line in getattr(action, "text", "").splitlines()]
-
-
 def written(function, *arrays: np.ndarray) -> str:
-    run = check(program_of(function, *arrays), list(arrays))
-    return "\n".join(lines(run))
+    return check(program_of(function, *arrays), list(arrays)).text
 
 
 def test_elementwise_results_lie_in_the_memory_of_what_has_ended() -> None:
