@@ -34,7 +34,7 @@ class Var:
         slot: the slot that it comes from; None: it is made here.
         constant: its value, if that is the same in each run.
         scalar: whether it may be one of numpy's numbers, not an array of it.
-        repeats: whether elements may lie at one place, as those of what is broadcast do.
+        cut: whether it may be a part of other memory, or lie in it backwards or several times: no result is made there.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Var:
     slot: int | None = None
     constant: np.ndarray | None = None
     scalar: bool = False
-    repeats: bool = False
+    cut: bool = False
 
     def __post_init__(self) -> None:
         self.roots = self.roots or frozenset((self,))
@@ -137,10 +137,10 @@ class Stretch:
             return found
         roots = frozenset() if of.makes else frozenset(root for one in vars_in((args, kwargs)) for root in one.roots)
         scalars = of.kind not in (numpy_values.VIEW, numpy_values.CAST, numpy_values.SET)
-        repeats = of.kind == numpy_values.BROADCAST or not of.makes and any(one.repeats for one in vars_in(args))
+        cuts = of.kind in (numpy_values.BROADCAST, numpy_values.GET)
+        cut = cuts or (not of.makes and any(one.cut for one in vars_in(args)))
         found = tuple(
-            Var(shape, dtype, self._new("v"), roots, scalar=scalars and not shape, repeats=repeats)
-            for shape, dtype in made
+            Var(shape, dtype, self._new("v"), roots, scalar=scalars and not shape, cut=cut) for shape, dtype in made
         )
         self.lines.append(Line(of, args, kwargs, found, parts, errors, self._operators, place))
         self._known[key] = self._operators, found

@@ -1,7 +1,7 @@
 """Text of a stretch: a function of the slots of a program, which calls numpy line by line.
 
     def stretch(s):                          # of each slot a list with the array of the rank
-        o3 = spare(s[3], PLACES, k0, k1)     # what ends here, if nobody else holds it
+        o3 = free(s[3], k0, k1)              # what ends here, if nobody else holds it
         x1 = s[1][0]
         x3 = s[3][0]
         s[3] = None
@@ -34,8 +34,18 @@ _REDUCERS = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "all": np.logical_and,
     "any": np.logical_or,
 }  # fmt: skip
+
+
+def _free(parts: list[np.ndarray], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    """The rank's array, if a result can be made in it as it would lie in memory of its own: nobody else holds it, and
+    no dim of it lies backwards. (BLAS adds up in another order what lies otherwise.)"""
+    found = spare(parts, _PLACES, shape, dtype)
+    return None if found is None or min(found.strides, default=0) < 0 else found
+
+
+_PLACES = (0,)
 _NAMES = {
-    "spare": spare, "PLACES": (0,), "array": np.array, "asarray": np.asarray, "empty": np.empty, "copyto": np.copyto,
+    "free": _free, "array": np.array, "asarray": np.asarray, "empty": np.empty, "copyto": np.copyto,
     "broadcast_to": np.broadcast_to, "errstate": np.errstate, "cast": numpy_library.cast,
     "logical_not": np.logical_not, "bitwise_and": np.bitwise_and,
 }  # fmt: skip
@@ -110,7 +120,7 @@ class StretchText:
     def _head(self) -> Iterator[str]:
         for slot, name in self.asked.items():
             var = self.given[slot]
-            yield f"{name} = spare(s[{slot}], PLACES, {self._object(var.shape)}, {self._object(var.dtype)})"
+            yield f"{name} = free(s[{slot}], {self._object(var.shape)}, {self._object(var.dtype)})"
         yield from (f"{var.name} = s[{slot}][0]" for slot, var in self.loaded.items())
         slots = sorted(self.stretch.slots[one] for one in self.ending.difference(self.stretch.results))
         if slots:
@@ -223,7 +233,7 @@ class StretchText:
         """The operand in whose memory a result is made, and the name of what has to be there for that."""
         asked = None
         for var in givers if made.shape else ():
-            if var.shape != made.shape or var.dtype != made.dtype or len(var.roots) != 1 or var.repeats:
+            if var.shape != made.shape or var.dtype != made.dtype or len(var.roots) != 1 or var.cut:
                 continue
             (root,) = var.roots
             if root.constant is not None or self._root_ends[root] > i:

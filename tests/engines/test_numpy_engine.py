@@ -49,7 +49,7 @@ def check(program: Program, feeds: list, least: int = 0) -> NumpyRun:
     return run
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", (*range(24), 107))  # 107 adds up rows that lie backwards
 def test_random_programs(seed: int) -> None:
     one = prepared(seed)
     with np.errstate(all="ignore"):
@@ -111,7 +111,7 @@ def written(function, *arrays: np.ndarray) -> str:
 def test_elementwise_results_lie_in_the_memory_of_what_has_ended() -> None:
     text = written(lambda x, y: ops.relu(ops.exp(x * y)) - y, random(8, 6), random(8, 6))
     assert text.count("out=v") == 3
-    assert "out=x" not in text and "spare" not in text, "inputs are the caller's"
+    assert "out=x" not in text and "free(" not in text, "inputs are the caller's"
 
 
 def test_what_another_still_reads_is_not_written_over() -> None:
