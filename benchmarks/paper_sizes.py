@@ -19,8 +19,10 @@ from functools import cached_property
 
 from autoshard.core.rule import REDUCTION, REPLICATE
 from autoshard.ir.graph import Graph, Node, Value
-from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs, kept_dims
+from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs, kept_dims, major, passing
 from autoshard.search.named.structure import Structure, WeightUse
+from autoshard.search.named.tokens import token_dims
+from benchmarks.paper_scope import takes_windows
 
 Spot = tuple[Value, int]
 
@@ -51,16 +53,42 @@ class Sizes:
     def used_back(self) -> int:
         """Bytes of the parameters that the backward pass needs: not of tables that rows are looked up in, of biases, of
         what multiplies data that no gradient is taken of."""
-        return sum(one.type.nbytes for one in self.trained if self._is_used_back(one))
+        return sum(one.type.nbytes for one in self.trained if self.is_used_back(one))
 
-    def _is_used_back(self, value: Value) -> bool:
+    def is_used_back(self, value: Value) -> bool:
+        """Whether the backward pass needs a parameter, or another form of it."""
         for user, _ in self.graph.users[value]:
             is_form = len(user.operands) == 1 and user in self.forward
-            if is_form and any(map(self._is_used_back, user.results)):
+            if is_form and any(map(self.is_used_back, user.results)):
                 return True
             if user not in self.forward and not any(one in self.graph.tied for one in user.results):
                 return True
         return False
+
+    @property
+    def of_experts(self) -> tuple[int, int]:
+        """Bytes of the weights that there is one of for each expert, and of their states."""
+        own = self._weights_of_experts
+        states = [one for update in self.structure.updates if update.owner in own for one in update.states]
+        return sum(one.type.nbytes for one in self.trained if one in own), sum(one.type.nbytes for one in states)
+
+    @property
+    def used_back_by_experts(self) -> tuple[int, int]:
+        """Bytes of the other parameters that the backward pass needs, and of the weights of experts that it needs."""
+        used = [one for one in self.trained if self.is_used_back(one)]
+        experts = sum(one.type.nbytes for one in used if one in self._weights_of_experts)
+        return sum(one.type.nbytes for one in used) - experts, experts
+
+    @cached_property
+    def _weights_of_experts(self) -> set[Value]:
+        own = {one for use in self.uses.values() if use.batch for one in self._sources(use.node.operands[use.weight])}
+        return own | {one for use in self.uses.values() if use.batch for one in self._added_to(use)}
+
+    def _added_to(self, use: WeightUse) -> set[Value]:
+        """The parameters that are added to what a product of experts makes: its biases."""
+        sums = [user for user in self._users(use.node.results[0]) if user.op.name == "Add"]
+        added = (one for user in sums for one in user.operands if one not in self.structure.fed)
+        return {source for one in added for source in self._sources(one)}
 
     @property
     def gradients(self) -> int:
@@ -92,8 +120,13 @@ class Sizes:
         return [use for node, use in self.uses.items() if node in self._kinds or node in self._joined]
 
     @cached_property
+    def pairs(self) -> Pairs:
+        """Which products are split, and where their columns are."""
+        return Pairs(self.structure, self._divides)
+
+    @property
     def _kinds(self) -> dict[Node, str]:
-        return Pairs(self.structure, self._divides).kinds
+        return self.pairs.kinds
 
     def _divides(self, use: WeightUse) -> bool:
         return any(use.node.rule.factors[i].even % self.parts == 0 for i in use.kept)
@@ -143,9 +176,10 @@ class Sizes:
             for node, operand in self.graph.users[value]:
                 if node not in self.forward or not node.op.has_rule:
                     continue
-                factors = set(node.rule.operands[operand][dim])
-                if node in self.uses:
-                    reached |= {node} if factors & set(self.uses[node].contracted) else set()
+                factors, other = passing(node, operand, dim), self.uses.get(node)
+                first = major(node, node.rule.operands[operand][dim])
+                if other is not None and (first is None or first in (*other.contracted, *other.kept)):
+                    reached |= {node} if first in other.contracted else set()
                     continue
                 inside = node.op.name == "Attention"
                 whole |= not inside and any(node.rule.factors[i].kind in (REDUCTION, REPLICATE) for i in factors)
@@ -182,6 +216,16 @@ class Sizes:
         }
         return sum(one.type.nbytes for one in (*taken, *self._shared) if self._needs_gradient(one))
 
+    def sequence_that_is_whole(self, value: Value) -> int:
+        """Bytes of a value whose sequence no parts divide, which lies whole on all ranks."""
+        dims = [dim for dim in self._tokens.get(value, ()) if dim]
+        whole = bool(dims) and all(value.type.shape[dim] % self.parts for dim in dims)
+        return value.type.nbytes if whole else 0
+
+    @cached_property
+    def _tokens(self) -> dict[Value, tuple[int, ...]]:
+        return token_dims(self.graph, self.pairs)
+
     @cached_property
     def leaving(self) -> int:
         """Bytes of what comes out of products by rows and of tables in parts, where it is summed: g."""
@@ -202,23 +246,41 @@ class Sizes:
         return value
 
     @cached_property
-    def beginnings(self) -> set[Value]:
-        """Streams that begin with no sum: taken apart by tokens with nothing to send, but gathered for the gradient of
-        what they are made of."""
+    def _begun(self) -> set[Value]:
+        """Streams that begin with no sum: taken apart by tokens with nothing to send."""
         open_nodes = {node for node, kind in self._kinds.items() if kind == ROWS} | set(self._split_lookups)
-        streams = Pairs(self.structure, self._divides).streams
         open_nodes = [node for node in open_nodes if any(one in self.structure.fed for one in node.operands)]
         made = {value for node in open_nodes for value in node.results}
-        return {one for one in streams if made.isdisjoint(self._ancestors({one}))}
+        return {one for one in self.pairs.streams if made.isdisjoint(self._ancestors({one}))}
+
+    @property
+    def beginnings(self) -> set[Value]:
+        """Those of them that windows of tokens which overlap go into: gathered for the gradient of what they are made
+        of."""
+        return {one for one in self._begun if any(takes_windows(self.graph.producers[of][0]) for of in self._made(one))}
+
+    def _made(self, value: Value) -> set[Value]:
+        return {one for one in self._ancestors({value}) if one in self.graph.producers}
+
+    def _ancestors(self, values: set[Value]) -> set[Value]:
+        """The values, and all that they are made of."""
+        found, ahead = set(values), list(values)
+        for one in ahead:
+            made = self.graph.producers.get(one)
+            more = [value for value in made[0].operands if value not in found] if made is not None else []
+            found.update(more)
+            ahead += more
+        return found
 
     @cached_property
     def _shared(self) -> set[Value]:
-        """What is spread over all heads: columns of a product that lies whole, which go into attention."""
+        """What is spread over all heads: columns of a product that lies whole, which go into attention; what products
+        by rows make for all columns (inputs of a state space)."""
         found: set[Value] = set()
         for node in self.structure.forward:
             if node.op.name == "BroadcastTo" and node.results[0].type.elements > node.operands[0].type.elements:
                 found |= {node.operands[0]} if self._is_of_whole(node.operands[0]) else set()
-        return found
+        return found | {node.results[0] for node in self._kinds if node.results[0] in self.pairs.latents}
 
     def _is_of_whole(self, value: Value) -> bool:
         """Whether a value comes, with no other product between, from one that lies whole, and from no other."""
@@ -244,7 +306,7 @@ class Sizes:
     def _origin(self, value: Value) -> Value:
         """What a value is another form of (cast, turned), or the tokens that go to experts."""
         while (made := self.graph.producers.get(value)) is not None:
-            if made[0].op.name != "DispatchTokens" and (len(made[0].operands) != 1 or not _is_form(made[0])):
+            if made[0].op.name != "DispatchTokens" and (len(made[0].operands) != 1 or not is_form(made[0])):
                 return value
             value = made[0].operands[0]
         return value
@@ -264,12 +326,19 @@ class Sizes:
             if len(users) != 1:
                 return value
             others = [one for one in users[0].operands if one is not value]
-            passes = _is_form(users[0]) and not others or users[0].op.name == "CombineTokens"
+            passes = is_form(users[0]) and not others or users[0].op.name == "CombineTokens"
+            passes = passes or self._is_combined(users[0], value)
             if users[0].op.name == "Add":
                 passes = all(one not in self.structure.fed or self._is_open(one) for one in others)
             if not passes:
                 return value
             value = users[0].results[0]
+
+    def _is_combined(self, node: Node, value: Value) -> bool:
+        """Whether a product with data sums rows of experts up for their tokens, which are fewer."""
+        fewer = node.is_product and node.results[0].type.elements < value.type.elements
+        made = self.graph.producers[value][0]
+        return fewer and node not in self.uses and made in self.uses and bool(self.uses[made].batch)
 
     def _is_open(self, value: Value) -> bool:
         """Whether a value is the result of a product by rows or of a look-up in parts, but for biases and its form."""
@@ -279,7 +348,7 @@ class Sizes:
                 return True
             fed = [one for one in node.operands if one in self.structure.fed]
             fed = fed[:1] if node.op.name == "CombineTokens" else fed
-            if len(fed) != 1 or node.op.name not in ("Add", "CombineTokens") and not _is_form(node):
+            if len(fed) != 1 or node.op.name not in ("Add", "CombineTokens") and not is_form(node):
                 return node.op.name == "Add" and len(fed) == 2 and all(map(self._is_open, fed))
             (value,) = fed
         return False
@@ -304,97 +373,49 @@ class Sizes:
         """Results of products by columns that are cut into pieces one behind the other, and the pieces."""
         found: list[tuple[Value, list[int]]] = []
         for node, kind in self._kinds.items():
-            value = node.results[0]
-            while kind == COLUMNS:
-                pieces = self._pieces(value)
-                if len(pieces) > 1:
-                    found.append((value, pieces))
+            ahead = list(kept_dims(self.uses[node])) if kind == COLUMNS else []
+            for value, dim in ahead:
                 users = self._users(value)
-                if len(users) != 1 or users[0].results[0].type.shape != value.type.shape:
-                    break
-                value = users[0].results[0]
+                if pieces := self._pieces(value, dim):
+                    found.append((value, pieces))
+                elif len(users) == 1 and users[0].op.has_rule and users[0] not in self.uses:
+                    factor = users[0].rule.operands[users[0].operands.index(value)][dim]
+                    dims = zip(users[0].results, users[0].rule.results, strict=True)
+                    ahead += [(made, i) for made, own in dims for i, of in enumerate(own) if factor and of == factor]
         return found
 
-    def _pieces(self, value: Value) -> list[int]:
-        """The sizes of the pieces along the last dim that a value is cut into."""
+    def _pieces(self, value: Value, dim: int) -> list[int]:
+        """The sizes of the pieces along a dim that a value is cut into; none if it is not."""
         sizes = []
         for node in self._users(value):
-            if node.op.name not in ("Split", "StridedSlice") or node.attrs.get("strides", (1,))[-1] != 1:
+            if node.op.name not in ("Split", "StridedSlice") or node.attrs.get("strides", (1,) * (dim + 1))[dim] != 1:
                 return []
-            if any(one.type.shape[:-1] != value.type.shape[:-1] for one in node.results):
+            if any(one.type.shape[:dim] != value.type.shape[:dim] for one in node.results):
                 return []
-            sizes += [one.type.shape[-1] for one in node.results]
-        return sizes if sum(sizes) == value.type.shape[-1] and max(Counter(sizes)) < sum(sizes) else []
+            sizes += [one.type.shape[dim] for one in node.results]
+        return sizes if sum(sizes) == value.type.shape[dim] and max(Counter(sizes)) < sum(sizes) else []
 
     @property
-    def statistics(self) -> int:
+    def statistics(self) -> float:
         """Bytes of what is taken over the batch inside of the model (means, variances), summed over ranks; their
         gradients are, too."""
-        found = 0
+        return self._statistics(1)
+
+    @property
+    def statistics_in_parts(self) -> float:
+        """The same, where those of columns are in parts."""
+        return self._statistics(self.parts)
+
+    def _statistics(self, parts: int) -> float:
+        found = 0.0
         for node in self.structure.forward:
             reduces = node.op.has_rule and len(node.operands) == 1 and node.operands[0].type.rank > 1
             if reduces and node.results[0].type.elements > 1 and node.operands[0] in self.structure.fed:
                 batch = set(node.rule.operands[0][0])
-                found += node.results[0].type.nbytes if batch and batch <= set(node.rule.summed) else 0
+                inside = any((node.operands[0], i) in self.pairs.columns for i in range(node.operands[0].type.rank))
+                bytes_ = node.results[0].type.nbytes if batch and batch <= set(node.rule.summed) else 0
+                found += bytes_ / parts if inside else bytes_
         return found
-
-    # -- attention and experts
-
-    @property
-    def attentions(self) -> list[tuple[int, int]]:
-        """Bytes of the queries and results, and of the keys and values, of each attention of the forward pass."""
-        found = [(node.results[0], *node.operands) for node in self.structure.forward if node.op.name == "Attention"]
-        return [
-            (query.type.nbytes + made.type.nbytes, key.type.nbytes + value.type.nbytes)
-            for made, query, key, value, *_ in found
-        ]
-
-    @property
-    def dispatched(self) -> list[tuple[int, int]]:
-        """Bytes of the tokens that go to experts alone, not to products that all tokens take besides, and of the rows
-        that experts get, by layer."""
-        found = [node for node in self.structure.forward if node.op.name == "DispatchTokens"]
-        columns = [use for node, use in self.uses.items() if self._kinds.get(node) == COLUMNS]
-        shared = {use.node.operands[use.data] for use in columns}
-        return [
-            (0 if node.operands[0] in shared else node.operands[0].type.nbytes, node.results[0].type.nbytes)
-            for node in found
-        ]
-
-    @property
-    def before(self) -> set[Value]:
-        """What streams that begin with no sum are made of."""
-        return self._ancestors(self.beginnings) - self.beginnings
-
-    def _ancestors(self, values: set[Value]) -> set[Value]:
-        """The values, and all that they are made of."""
-        found, ahead = set(values), list(values)
-        for one in ahead:
-            made = self.graph.producers.get(one)
-            more = [value for value in made[0].operands if value not in found] if made is not None else []
-            found.update(more)
-            ahead += more
-        return found
-
-    @property
-    def masks(self) -> int:
-        """Bytes of what is saved and all heads of an attention share: masks, slopes by distance."""
-        nodes = [node for node in self.structure.forward if node.op.name == "Attention"]
-        extra = {value for node in nodes for value in node.operands[3:] if (1, *value.type.shape)[-3] == 1}
-        return sum(one.type.nbytes for one in set(map(self._base, extra)) & self.saved)
-
-    @property
-    def saved(self) -> set[Value]:
-        """What the forward pass leaves for the backward one, but for what is made of parameters or of nothing; of views
-        what they are views of."""
-        fed = (value for node in self.structure.forward for value in node.results if value in self.structure.fed)
-        left = (value for value in fed if any(user not in self.forward for user, _ in self.graph.users[value]))
-        return {value for value in map(self._base, left) if value in self.graph.producers}
-
-    def _base(self, value: Value) -> Value:
-        while (made := self.graph.producers.get(value)) is not None and made[0].op.view and made[0].operands:
-            value = made[0].operands[0]
-        return value
 
 
 def _types(values: tuple[Value, ...]) -> Iterator:
@@ -410,7 +431,7 @@ def _dims_of(node: Node, factors: set[int]) -> Iterator[Spot]:
         yield from ((value, i) for i, dim in enumerate(dims) if factors & set(dim))
 
 
-def _is_form(node: Node) -> bool:
+def is_form(node: Node) -> bool:
     """Whether a node makes another form of what it takes: of as many elements, and linear in it."""
     same = len(node.results) == 1 and node.results[0].type.elements == node.operands[0].type.elements
     return same and any(not of or of == (0,) for of in node.op.linear)

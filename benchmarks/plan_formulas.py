@@ -3,30 +3,9 @@
     python -m benchmarks.plan_formulas [--models gpt2 llama ...] [--plans zero3 megatron ...] [--json] [--off 0.05]
 
 Each model of `model_zoo.py` is imported once and planned by each named plan on the mesh that it is for; a plan that
-does not fit says why. The formulas know the model's sizes (parameters, layers, tokens, width) and nothing of the plan:
-
-- ZeRO (Rajbhandari et al. 2019, arXiv 1910.02054, sections 5 and 7), P bytes of parameters over n devices: parameters,
-  gradients and optimizer states in n parts from the stage on that splits them; 2 (n - 1)/n P sent, in stage 3 half
-  more (but for what the backward pass does not need: tables of words, biases, weights of the first layer). Statistics
-  over the batch inside of a model are summed, and their gradients.
-- Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
-  tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
-  2022, 2205.05198, section 4.2) as much is sent, and what products by columns take is gathered once more for the
-  backward pass, for which all is kept in t parts, too; not so what comes before the first layer (convolutions). What
-  the paper's model has not is read as `paper_sizes.py` says. The paper lays fused columns (queries, keys and values in
-  one weight) out by heads; a model that has them one behind the other sends what the rank that lacks most of them
-  lacks, forward and backward. With split sequences each rank sends its own tokens to experts: what is then gathered for
-  their columns, and scattered behind, are tokens once for each expert.
-- Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
-  sequences to heads and back, forward and backward.
-- Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
-  their gradients; or for these the queries and the results' gradients, which they come from, if that is less.
-- Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
-
-Norms, biases behind rows and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
-vocabulary sum three numbers for each token; of tables of positions the rows that are looked up have gradients, unless
-positions are in parts. Masks that all heads share lie with all of them. What is kept is counted in the plan's program:
-the blocks that are there when the backward pass begins, with copies in another layout.
+does not fit says why. The formulas (`paper_formulas.py`) know the model's sizes (`paper_sizes.py` and
+`paper_activations.py`: parameters, layers, tokens, width) and nothing of the plan. Where a model has operators that no
+paper has, or is no training step, a row says so.
 """
 
 from __future__ import annotations
@@ -34,14 +13,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 MESHES = {
-    "data_parallel": "dp=8", "zero1": "dp=8", "zero2": "dp=8", "zero3": "dp=8", "megatron": "dp=2 tp=4",
-    "megatron_sp": "dp=2 tp=4", "context_parallel": "dp=2 cp=4", "ulysses": "dp=2 cp=4", "expert_parallel": "ep=8",
-    "zero1_ep": "dp=2 ep=4",
+    "data_parallel": "dp=8", "zero1": "dp=8", "zero2": "dp=8", "zero3": "dp=8", "zero3_keep": "dp=8",
+    "hsdp": "dp=2 fsdp=4", "megatron": "dp=2 tp=4", "megatron_sp": "dp=2 tp=4", "megatron_sp_keep": "dp=2 tp=4",
+    "fsdp_tp": "dp=2 tp=4", "context_parallel": "dp=2 cp=4", "context_parallel_keep": "dp=2 cp=4",
+    "ulysses": "dp=2 cp=4", "expert_parallel": "ep=8", "zero1_ep": "dp=2 ep=4", "fsdp_ep": "dp=2 ep=4",
 }  # fmt: skip
 OFF = 0.05
 PASSES = ("zero1", "zero1_ep")
@@ -55,6 +36,7 @@ def measure(name: str, plans: list[str]) -> list[Row]:
     import autoshard as ash
     from autoshard.util.errors import AutoshardError
     from benchmarks.model_zoo import ZOO
+    from benchmarks.paper_formulas import FORMULAS
 
     made = ZOO[name]()
     traced, inputs = made if isinstance(made, tuple) else (made, ())
@@ -66,31 +48,39 @@ def measure(name: str, plans: list[str]) -> list[Row]:
         except AutoshardError as error:
             rows.append({"model": name, "plan": plan, "refused": str(error)})
             continue
-        facts = _Facts(planned)
-        for what, formula, figure in FORMULAS[plan](facts) if facts.updates else ():
-            rows.append({"model": name, "plan": plan, "what": what, "formula": formula, "figure": figure})
+        facts, row = Facts(planned), {"model": name, "plan": plan}
+        if not facts.updates:
+            rows.append({**row, "none": "no training step: nothing is updated from a gradient"})
+            continue
+        for what, formula, figure in FORMULAS[plan](facts):
+            says = {"none": formula} if isinstance(formula, str) else {"formula": formula, "figure": figure}
+            rows.append({**row, "what": what, **says})
     return rows
 
 
-class _Facts:
+class Facts:
     """What a plan of a model holds and sends, beside the model's sizes."""
 
     def __init__(self, planned: Any) -> None:
         from autoshard.partition.program import Collective, ManualCollective, timed
         from autoshard.search.named.structure import Structure
+        from autoshard.transform.recompute import backward_begins
         from autoshard.transform.simplify import merge_equal, prune
         from autoshard.transform.unroll import unrolled
-        from benchmarks.paper_sizes import Sizes
+        from benchmarks.paper_activations import Activations
 
         self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
         structure = Structure(planned.graph)
-        self.forward = set(structure.forward)
+        self.backward = set(planned.graph.nodes[backward_begins(planned.graph) :])
         graph = merge_equal(prune(unrolled(planned.traced.graph)))
-        self.size = Sizes(graph, self.mesh.axes[-1][1])
-        self.sent: Counter[tuple[str, str]] = Counter()
+        self.size = Activations(graph, self.mesh.axes[-1][1])
+        self.sent: dict[tuple[str, str], float] = defaultdict(float)
+        self.for_operators: dict[tuple[str, str], float] = defaultdict(float)
         for one, times in timed(self.program.instructions):
             if isinstance(one, Collective | ManualCollective) and one.step.communicates:
-                self.sent[one.step.kind, str(one.step.groups)] += times * one.nbytes_moved
+                size, over = times * one.nbytes_moved, str(one.step.groups)
+                self.sent[one.step.kind, over] += size
+                self.for_operators[one.serves.op.name if one.serves is not None else "", over] += size
         self.updates = [one for one in structure.updates if one.owner is not None]
 
     def local(self, value: Any) -> int:
@@ -117,8 +107,7 @@ class _Facts:
         """Bytes of the blocks that are there when the backward pass begins, for what the forward pass leaves to it:
         with copies in another layout, if they are kept."""
         steps = self.program.instructions
-        nodes = [getattr(step, "node", None) for step in steps]
-        first = next(i for i, node in enumerate(nodes) if node is not None and node not in self.forward)
+        first = next(i for i, step in enumerate(steps) if getattr(step, "node", None) in self.backward)
         made = {block: step for step in steps[:first] for block in step.results}
         needed = {block for step in steps[first:] for block in step.operands}
         fed = {value.name for value in self.size.structure.fed}
@@ -128,6 +117,32 @@ class _Facts:
     def over(self, axes: str, *kinds: str) -> float:
         """Bytes that a device sends over mesh axes, by the collectives of these kinds (all by default)."""
         return sum(size for (kind, of), size in self.sent.items() if of == axes and (not kinds or kind in kinds))
+
+    def by_attention(self, axes: str) -> float:
+        """Bytes that a device sends over mesh axes for attention and its gradients."""
+        return sum(size for (op, of), size in self.for_operators.items() if of == axes and op.startswith("Attention"))
+
+    @property
+    def for_weights(self) -> float:
+        """Bytes that a device sends neither for attention nor for windows of convolutions, nor from heads to
+        sequences."""
+        others = ("Attention", "Convolution")
+        found = sum(size for (op, _), size in self.for_operators.items() if not op.startswith(others))
+        return found
+
+    @cached_property
+    def across_samples(self) -> list[Any]:
+        """Operators that work on samples of other ranks."""
+        from benchmarks.paper_scope import across_samples
+
+        return across_samples(self.size.graph, self.size.structure)
+
+    @cached_property
+    def across_tokens(self) -> list[Any]:
+        """Operators of a stream that do not work on each token by itself."""
+        from benchmarks.paper_scope import across_tokens
+
+        return across_tokens(self.size.graph, self.size.structure, self.size.pairs)
 
     @property
     def all_sent(self) -> float:
@@ -146,85 +161,6 @@ def _stem(name: str) -> str:
     return re.sub(r"(\.\d+)+$", "", name)
 
 
-Says = Iterator[tuple[str, float, float]]
-
-
-def _zero(stage: int) -> Any:
-    def says(of: _Facts) -> Says:
-        n, size = of.mesh.devices, of.size
-        yield "parameters held", size.parameters / (n if stage == 3 else 1), of.held_parameters
-        yield "gradients held", size.parameters / (n if stage >= 2 else 1), of.held_gradients
-        yield "states held", size.states / (n if stage else 1), of.held_states
-        gathered = {0: size.gradients, 1: size.parameters, 2: size.parameters}.get(
-            stage, size.parameters + size.used_back
-        )
-        yield "sent", (n - 1) / n * (size.gradients + gathered + 4 * size.statistics), of.all_sent
-
-    return says
-
-
-def _megatron(sequence: bool) -> Any:
-    def says(of: _Facts) -> Says:
-        (data, tensor), size = (parts for _, parts in of.mesh.axes), of.size
-        inside = [one for one in size.trained if size.in_parts(one)]
-        split = sum(one.type.nbytes for one in inside) / tensor
-        whole = size.parameters - tensor * split
-        yield "parameters held", split + whole, of.held_parameters
-        sums = size.leaving + size.entering + size.scores
-        if sequence:
-            routed = sum(rows - tokens for tokens, rows in size.dispatched)
-            begun = sum(one.type.nbytes for one in size.beginnings)
-            sums += (size.returning - size.leaving + size.entering + begun) / 2 + 2.5 * routed
-        yield "sent over tp", (2 * (tensor - 1) / tensor * sums + size.misplaced) / data, of.over("tp")
-        every = data * tensor if sequence else data
-        split = sum(map(size.gradient, inside)) / tensor
-        whole = size.gradients - tensor * split
-        sent = 2 * (data - 1) / data * (split + 2 * size.statistics) + 2 * (every - 1) / every * whole
-        yield "sent for gradients", sent, of.over("dp") + of.over("dp.tp")
-        if sequence:
-            outside = sum(one.type.nbytes for one in size.saved if one in size.before)
-            kept = _kept(of) + (tensor - 1) / tensor * (outside + size.masks) / data
-            yield "kept for the backward pass", kept, of.kept
-
-    return says
-
-
-def _context(heads: bool) -> Any:
-    def says(of: _Facts) -> Says:
-        (data, parts), size = (parts for _, parts in of.mesh.axes), of.size
-        share = (parts - 1) / parts / data
-        if heads:
-            moved = sum(2 * ends + 2 * keys for ends, keys in size.attentions) / parts
-            yield "sent by attention", moved * share, of.over("cp", "all_to_all")
-        else:
-            ring = sum(2 * keys + min(keys, ends) for ends, keys in size.attentions)
-            yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
-        n = of.mesh.devices
-        yield "sent for gradients", 2 * (n - 1) / n * size.parameters, of.all_sent - of.over("cp") + of.over(
-            "cp", "all_reduce")  # fmt: skip
-        kept = _kept(of) + (share * size.masks if heads else 0)
-        yield "kept for the backward pass", kept, of.kept
-
-    return says
-
-
-def _kept(of: _Facts) -> float:
-    return sum(value.type.nbytes for value in of.size.saved) / of.mesh.devices
-
-
-def _experts(of: _Facts) -> Says:
-    parts = dict(of.mesh.axes)["ep"]
-    moved = 4 * sum(rows for _, rows in of.size.dispatched) / of.mesh.devices * (parts - 1) / parts
-    yield "tokens sent to experts", moved, of.over("ep", "all_to_all")
-
-
-FORMULAS: dict[str, Any] = {
-    "data_parallel": _zero(0), "zero1": _zero(1), "zero2": _zero(2), "zero3": _zero(3), "megatron": _megatron(False),
-    "megatron_sp": _megatron(True), "context_parallel": _context(False), "ulysses": _context(True),
-    "expert_parallel": _experts, "zero1_ep": _experts,
-}  # fmt: skip
-
-
 def show(rows: list[Row], off: float = OFF) -> None:
     """A line for each formula, with its ratio to the figure; a mark where they are further apart than `off`."""
     from costmodel import format_bytes
@@ -234,18 +170,29 @@ def show(rows: list[Row], off: float = OFF) -> None:
         if "refused" in row:
             print(f"{head} does not fit: {row['refused'].partition(': ')[2] or row['refused']}"[:200])
             continue
-        ratio = row["figure"] / row["formula"] if row["formula"] else float(row["figure"] == 0)
+        if "none" in row:
+            print(f"{head} {row.get('what', ''):<27} no formula: {row['none']}"[:200])
+            continue
+        ratio = _ratio(row)
         mark = "" if abs(ratio - 1) <= off else " *"
         sizes = f"{format_bytes(row['formula']):>12} {format_bytes(row['figure']):>12}"
         print(f"{head} {row['what']:<27} {sizes} {ratio:7.3f}{mark}")
 
 
+def _ratio(row: Row) -> float:
+    return row["figure"] / row["formula"] if row["formula"] else float(row["figure"] == 0)
+
+
 def summary(rows: list[Row], off: float = OFF) -> str:
     """How many formulas hold, and how many plans fit."""
     known = [row for row in rows if "formula" in row]
-    near = [row for row in known if row["formula"] and abs(row["figure"] / row["formula"] - 1) <= off]
+    near = [row for row in known if abs(_ratio(row) - 1) <= off]
     refused = sum("refused" in row for row in rows)
-    return f"{len(near)} of {len(known)} figures within {100 * off:.0f} % of their formula; {refused} plans do not fit"
+    none = sum("none" in row for row in rows)
+    return (
+        f"{len(near)} of {len(known)} figures within {100 * off:.0f} % of their formula; no formula for {none}; "
+        f"{refused} plans do not fit"
+    )
 
 
 def main(arguments: list[str]) -> int:

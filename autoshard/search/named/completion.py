@@ -273,9 +273,10 @@ def _clash(a: AxisRef, b: AxisRef) -> bool:
 
 
 def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest: bool = False) -> Strategy | None:
-    """The strategy with some factors split anew by these axes; None if that is the strategy, or the operator cannot run
-    so. Whatever else was split by one of the axes is whole then, or with `keep_rest` split by what is left of it."""
-    if all(strategy.axes[i] == refs for i, refs in factors.items()):
+    """The strategy with some factors split anew by these axes; None if they are split so already, or cut further, or
+    the operator cannot run so. Whatever else was split by one of the axes is whole then, or with `keep_rest` split by
+    what is left of it."""
+    if all(strategy.axes[i][: len(refs)] == refs for i, refs in factors.items()):
         return None
     taken = [ref for refs in factors.values() for ref in refs]
     anew = {ref.name for ref in taken}

@@ -8,15 +8,19 @@ a stream takes turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
+from autoshard.core.rule import REPLICATE
 from autoshard.ir.graph import Node, Value
 from autoshard.search.named.structure import Structure, WeightUse
 
 COLUMNS, ROWS = "columns", "rows"
 _MOST_DIMS = 400
 """So many dims of values are followed behind a product before it counts as one that feeds the stream itself."""
+
+_SHOWN = 6
+"""So many products are named where no pair of them was found."""
 
 Spot = tuple[Value, int]
 """A dim of a value."""
@@ -35,21 +39,93 @@ class Pairs:
         self.number = {node: i for i, node in enumerate(self.graph.nodes)}
         self.last_forward = len(structure.forward)
 
-    @cached_property
+    @property
     def kinds(self) -> dict[Node, str]:
         """COLUMNS or ROWS of each product that is split."""
-        found: dict[Node, str] = {}
+        return self._found[0]
+
+    @property
+    def columns(self) -> frozenset[Spot]:
+        """The dims of values that columns of products by columns are in, up to the products that contract them."""
+        return self._found[1]
+
+    @property
+    def latents(self) -> frozenset[Value]:
+        """What products by rows make, and what is made of it, that all columns are combined with: it is needed on all
+        ranks (what a state space takes in and puts out). Products that take it make columns."""
+        return self._found[2]
+
+    @cached_property
+    def _found(self) -> tuple[dict[Node, str], frozenset[Spot], frozenset[Value]]:
+        kinds, columns = self._go(frozenset())
+        latents = self._latents(kinds, columns)
+        taking = [use for use in self.uses.values() if use.node not in kinds and use.node.operands[use.data] in latents]
+        if any(map(self.divides, taking)):
+            kinds, columns = self._go(frozenset(use.node for use in taking if self.divides(use)))
+        return kinds, columns, latents
+
+    def _go(self, taking: frozenset[Node]) -> tuple[dict[Node, str], frozenset[Spot]]:
+        """The kinds of products, and where columns are, if some products take latents."""
+        kinds: dict[Node, str] = {}
         columns: set[Spot] = set()
         for node in self.structure.forward:
-            use = self.uses.get(node)
+            use, onward = self.uses.get(node), _onward(node, columns)
             if use is not None and self._rows(use, columns):
-                found[node] = ROWS
-            elif use is not None and self._begins(use):
-                found[node] = COLUMNS
+                kinds[node] = ROWS
+            elif use is not None and not onward and (node in taking or self._begins(use)):
+                kinds[node] = COLUMNS
                 columns.update(kept_dims(use))
-            elif use is None:
-                columns.update(_onward(node, columns))
-        return found
+            else:  # columns go on, through groups of channels, too
+                columns.update(onward)
+        return kinds, frozenset(columns)
+
+    @property
+    def described(self) -> str:
+        """Where a pair of products was looked for, and how each of the first products is split."""
+        found = [f"{node.label} ({self.kinds.get(node, 'whole')})" for node in self.uses]
+        if not found:
+            return "no product of data by a weight was found at all"
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return f"the products found are {', '.join(found[:_SHOWN])}{more}"
+
+    @cached_property
+    def misfit(self) -> str | None:
+        """Which product by rows makes what is combined with columns, one by one, so that its sum is not what comes back
+        to a stream: that of a recurrent network. None if none does."""
+        made: dict[Spot, Node] = {}
+        for node in self.structure.forward:
+            use = self.uses.get(node)
+            if use is not None:
+                made.update((spot, node) for spot in kept_dims(use) if self.kinds.get(node) == ROWS)
+                continue
+            spots = {factor: spot for spot, factor in _factors_of(node) if spot in made}
+            met = {factor for spot, factor in _factors_of(node) if spot in self.columns and spot not in made}
+            for factor, spot in spots.items():
+                if factor in met:
+                    return (
+                        f"{made[spot].label} takes rows, and {node.label} ({node.op.name}) combines what it makes with "
+                        "columns that are in parts, where its sum over all ranks should come back to a stream that "
+                        "lies whole"
+                    )
+                made.update((one, made[spot]) for one in _dims_of(node, {factor}))
+        return None
+
+    def _latents(self, kinds: Mapping[Node, str], columns: Collection[Spot]) -> frozenset[Value]:
+        needed: set[Value] = set()
+        for node in reversed(self.structure.forward):
+            fed = [one for one in node.operands if one in self.structure.fed]
+            if node in kinds or node.op.name == "Add" and len(fed) > 1:
+                continue
+            plain = [one for one in fed if not any((one, dim) in columns for dim in range(one.type.rank))]
+            met = node not in self.uses and len(plain) < len(fed)
+            needed.update(plain if met or any(value in needed for value in node.results) else ())
+        found: set[Value] = set()
+        ahead = [node.results[0] for node, kind in kinds.items() if kind == ROWS]
+        for value in ahead:
+            if value in needed and value not in found:
+                found.add(value)
+                ahead += [made for user, _ in self.graph.users[value] for made in user.results]
+        return frozenset(found)
 
     @cached_property
     def tokens(self) -> int:
@@ -58,9 +134,9 @@ class Pairs:
         return max((of.elements // of.shape[-1] for of in rows), default=0)
 
     @staticmethod
-    def _rows(use: WeightUse, columns: set[Spot]) -> bool:
+    def _rows(use: WeightUse, columns: Collection[Spot]) -> bool:
         value, dims = use.node.operands[use.data], use.node.rule.operands[use.data]
-        return any((value, i) in columns for i, dim in enumerate(dims) if set(dim) & set(use.contracted))
+        return any((value, i) in columns for i, dim in enumerate(dims) if major(use.node, dim) in use.contracted)
 
     def _begins(self, use: WeightUse) -> bool:
         """Whether a product is one by columns."""
@@ -98,10 +174,11 @@ class Pairs:
                 if self._is_sum_with_stream(node, operand, use.node):
                     return (), node.operands[1 - operand]
                 other = self.uses.get(node)
-                if other is not None:
-                    reached += [node] if set(node.rule.operands[operand][dim]) & set(other.contracted) else []
-                elif node.op.has_rule:
-                    more = [one for one in _dims_of(node, set(node.rule.operands[operand][dim])) if one not in seen]
+                factor = major(node, node.rule.operands[operand][dim]) if node.op.has_rule else None
+                if other is not None and factor in other.contracted:
+                    reached.append(node)
+                elif factor is not None and (other is None or factor not in other.kept):
+                    more = [one for one in _dims_of(node, passing(node, operand, dim)) if one not in seen]
                     seen.update(more)
                     ahead += more
         return tuple(reached), None
@@ -156,13 +233,35 @@ def kept_dims(use: WeightUse) -> Iterator[Spot]:
     return _dims_of(use.node, set(use.kept))
 
 
-def _onward(node: Node, columns: set[Spot]) -> list[Spot]:
+def major(node: Node, dim: tuple[int, ...]) -> int | None:
+    """The factor of a dim that contiguous parts of it split first; None if it has one element."""
+    return next((i for i in dim if node.rule.factors[i].size > 1), None)
+
+
+def passing(node: Node, operand: int, dim: int) -> set[int]:
+    """The factors into which columns in a dim of an operand go that a node makes its results of, part by part. Not
+    where they are put behind others, of which ranks would have other parts, nor inside of a head of attention."""
+    factors = node.rule.operands[operand][dim]
+    whole = node.op.name == "Attention" and dim == node.operands[operand].type.rank - 1
+    behind = node.op.name == "Concat" and any(node.rule.factors[i].kind == REPLICATE for i in factors)
+    return set() if whole or behind else set(factors)
+
+
+def _onward(node: Node, columns: Collection[Spot]) -> list[Spot]:
     """The dims of a node's results into which columns go."""
     if not node.op.has_rule:
         return []
-    dims = zip(node.operands, node.rule.operands, strict=True)
-    factors = {i for value, of in dims for place, dim in enumerate(of) if (value, place) in columns for i in dim}
+    spots = [(i, dim) for i, value in enumerate(node.operands) for dim in range(value.type.rank)]
+    factors = {one for i, dim in spots if (node.operands[i], dim) in columns for one in passing(node, i, dim)}
     return list(_dims_of(node, factors)) if factors else []
+
+
+def _factors_of(node: Node) -> Iterator[tuple[Spot, int]]:
+    """The dims of a node's operands, with the factor that contiguous parts of them split."""
+    if node.op.has_rule:
+        for value, dims in zip(node.operands, node.rule.operands, strict=True):
+            found = ((i, major(node, dim)) for i, dim in enumerate(dims))
+            yield from (((value, i), factor) for i, factor in found if factor is not None)
 
 
 def _dims_of(node: Node, factors: set[int]) -> Iterator[Spot]:

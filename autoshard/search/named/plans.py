@@ -38,6 +38,7 @@ from autoshard.search.named.completion import Completion, forms_of, split, witho
 from autoshard.search.named.heads import whole_heads
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
+from autoshard.search.named.streams import Streams
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import CARRIED, Problem
 from autoshard.transform.recompute import regather, regather_values
@@ -47,7 +48,6 @@ from autoshard.util.errors import PlanError
 REDUCED_ONCE = "reduced_once"
 """The option of a problem that stands for one of several micro batches of a stage: gradients are added up before a
 reduction, and each pass is a program of its own, which lets go of what it has gathered."""
-_SHOWN = 6
 
 
 def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None = None) -> Plan:
@@ -97,11 +97,12 @@ class _Maker:
         """The graph in which what is gathered for the forward pass is let go, and gathered again for the backward
         one: parameters, tokens that products by columns take."""
         graph = self.graph
-        if self.recipe.tokens_again and self.axes.tensor:
+        if self.recipe.sequence and self.axes.tensor:
             columns = [use for use in self.structure.weight_uses if self._pairs.kinds.get(use.node) == COLUMNS]
             taken = [use.node.operands[use.data] for use in columns]
             weights = {self.structure.parameter_of(use.node.operands[use.weight]) for use in columns}
-            graph = regather_values(summed_first(graph, dict(self.structure.terms_from(weights))), taken)
+            graph = summed_first(graph, dict(self.structure.terms_from(weights)))
+            graph = regather_values(graph, taken) if self.recipe.tokens_again else graph
         if self.recipe.keys_again and self.axes.context:
             attentions = (node for node in self.structure.forward if node.op.name == "Attention")
             graph = regather_values(graph, [value for node in attentions for value in sequences.keys_of(node)])
@@ -151,7 +152,10 @@ class _Maker:
         if not attentions:
             raise self._refuse("it has no operator Attention, between whose queries and keys a sequence could be split")
         if not self._sequences:
-            raise self._refuse("no data input has a dim behind the batch that becomes the sequence of an attention")
+            raise self._refuse(
+                "no data input has a dim behind the batch whose contiguous parts become those of the sequence of an "
+                "attention"
+            )
         if not any(self._sequence(value) for value in self._sequences):
             shown = ", ".join(f"{value.name} {value.type}" for value in self._sequences)
             raise self._refuse(f"{parts} parts divide the sequence of none of {shown}")
@@ -209,7 +213,9 @@ class _Maker:
         sequence = self._sequence(value)
         if sequence is not None:
             dims[sequence] = self.axes.context
-        return Layout(self.mesh, dims)
+        made = Layout(self.mesh, dims)
+        begins = self.recipe.sequence and value in self._pairs.streams
+        return self._streams.spread(value, made, self.axes.tensor) if begins else made
 
     def _base(self, value: Value) -> Layout:
         """A parameter as the tensor or expert axis splits it."""
@@ -270,13 +276,17 @@ class _Maker:
         if self.recipe.sequence:
             for value, layout in zip(node.results, (made or strategy).result_layouts, strict=True):
                 if value in self._pairs.streams and not layout.partial:
-                    self.left.setdefault(value, self._spread(value, layout, without(self.axes.tensor, layout.used)))
+                    self.left.setdefault(
+                        value, self._streams.spread(value, layout, without(self.axes.tensor, layout.used))
+                    )
         return made
 
     def _own(self, node: Node, strategy: Strategy) -> Strategy | None:
         """Updates run as the states lie; products and gradients of weights keep these as they are split."""
         if node in self._updates:
             return self._updating(node, self._updates[node])
+        if node in self._gathered_forms:
+            return replace(strategy, axes=tuple(without(refs, self.axes.shard) for refs in strategy.axes))
         if self.axes.context and sequences.is_attention(node):
             return self._heads(node, strategy) if self.recipe.heads else self._terms_of_keys(node, strategy)
         wanted = dict(self._wanted(node)) if self.parameters else {}
@@ -294,7 +304,9 @@ class _Maker:
                 f"{node.operands[0].type}; 'context_parallel' needs none"
             )
         for value, layout in zip(node.results, made.result_layouts, strict=True):
-            if value.type.rank == node.operands[0].type.rank:  # not the sums of exponentials, which only it needs
+            has_sequence = node.op.name not in sequences.WITHOUT_SEQUENCE
+            # Not the sums of exponentials, which only it needs.
+            if has_sequence and value.type.rank == node.operands[0].type.rank:
                 self.left[value] = sequences.by_sequence(layout.final(), self.axes.context)
         return made
 
@@ -364,31 +376,24 @@ class _Maker:
             return self.summands[value]
         names = {ref.name for ref in self.axes.tensor}
         over = tuple(ref for ref in layout.partial if ref.name in names)
-        is_stream = self.recipe.sequence and value.type.elements > self._pairs.tokens
-        return self._spread(value, layout, over) if is_stream else layout.final()
-
-    def _spread(self, value: Value, layout: Layout, over: Refs) -> Layout:
-        """A layout with tokens in parts over further axes, where these divide them; complete, if it was a sum."""
-        shape = value.type.shape if over else ()
-        for dim in self._token_dims if len(shape) > 2 else (0,):
-            if len(shape) > 1 and shape[dim] % (layout.parts[dim] * size_of(over)) == 0:
-                dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
-                return Layout(self.mesh, dims)
-        return layout.final()
+        is_stream = self.recipe.sequence and self._streams.is_one(value)
+        return self._streams.spread(value, layout, over) if is_stream else layout.final()
 
     @cached_property
-    def _token_dims(self) -> tuple[int, int]:
-        """The dims along which tokens are split, the first choice first: the sequence; the batch where some products
-        have both in one dim, of which only the batch can be cut further."""
-        ranks = {use.node.results[0].type.rank for use in self.structure.weight_uses if not use.batch}
-        looked_up = [node.results[0].type for node, _ in self.structure.lookups]
-        ranks |= {one.rank for one in looked_up if one.dtype.is_float}
-        return (0, 1) if {2, 3} <= ranks else (1, 0)
+    def _gathered_forms(self) -> frozenset[Node]:
+        """What makes other forms of parameters from what ZeRO-3 gathers of these for other nodes."""
+        return self.structure.forms_beside(in_forward=self.recipe.again) if self.recipe.zero == 3 else frozenset()
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return Streams(self.graph, self.structure, self._pairs)
 
     # -- which weights are split, and how
 
     def _split_weights(self) -> None:
         """Go through the forward pass once with whole weights, to see which products come in pairs."""
+        if self.axes.tensor and (misfit := self._pairs.misfit) is not None:
+            raise self._refuse(misfit)
         uses = {use.node: use for use in self.structure.weight_uses}
         lookups = dict(self.structure.lookups) if self.axes.tensor else {}
 
@@ -416,17 +421,8 @@ class _Maker:
             raise self._refuse(
                 f"no product takes its rows over {self._shown()} from one that left its columns so; it needs two "
                 "products of data by weights, one behind the other, whose shared size (or number of heads) "
-                f"{size_of(self.axes.tensor)} parts divide; {self._products()}"
+                f"{size_of(self.axes.tensor)} parts divide; {self._pairs.described}"
             )
-
-    def _products(self) -> str:
-        """Where a pair of products was looked for, and how each of the first products is split."""
-        kinds = self._pairs.kinds
-        found = [f"{use.node.label} ({kinds.get(use.node, 'whole')})" for use in self.structure.weight_uses]
-        if not found:
-            return "no product of data by a weight was found at all"
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return f"the products found are {', '.join(found[:_SHOWN])}{more}"
 
     def _shown(self) -> str:
         return ".".join(map(self.mesh.show_ref, self.second))

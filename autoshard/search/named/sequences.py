@@ -13,10 +13,13 @@ from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.search.named.structure import Structure
+from autoshard.search.named.tokens import blocks, factor_at
 
-QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2}
+QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2, "AttentionMaskGrad": 2}
 """The operand of attention, and of its gradients, that has the queries."""
-KEY = {"Attention": 1, "AttentionQueryGrad": 3, "AttentionKeyGrad": 4}
+KEY = {"Attention": 1, "AttentionQueryGrad": 3, "AttentionKeyGrad": 4, "AttentionMaskGrad": 4}
+WITHOUT_SEQUENCE = ("AttentionMaskGrad",)
+"""Gradients whose dims are those of scores, which stay by heads."""
 
 
 def is_attention(node: Node) -> bool:
@@ -25,13 +28,13 @@ def is_attention(node: Node) -> bool:
 
 
 def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
-    """The dim of data inputs that becomes the sequence of queries or keys; of inputs that begin with the same sizes,
-    such as labels, the same dim. Empty where there is no attention, or the sequence is no dim behind the batch."""
+    """The dim of data inputs that becomes the sequence of queries or keys, or its major part (rows of an image); of
+    inputs that begin with the same sizes, such as labels, the same dim. Empty where there is no attention, or the
+    sequence is no dim behind the batch: a part of one (windows of an image) cannot be in contiguous parts."""
     found: dict[Value, int] = {}
-    for value, dim in _becoming(graph, structure):
-        if graph.role_of.get(value) == DATA:
-            found[value] = max(dim, found.get(value, 0))
-    found = {value: dim for value, dim in found.items() if dim > 0}
+    for value, dim, outer in _becoming(graph, structure):
+        if graph.role_of.get(value) == DATA and outer == 1 and dim > 0:
+            found[value] = dim
     sizes = {value.type.shape[: dim + 1]: dim for value, dim in found.items()}
     for value in graph.inputs:
         if graph.role_of[value] == DATA and value not in found:
@@ -43,43 +46,49 @@ def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
 def words_looked_up(graph: Graph, structure: Structure) -> dict[Node, int]:
     """Look-ups of words that become a sequence, and the factor of their dim that does: words that are made of others,
     as labels are shifted, lie whole, and are in parts from there on."""
-    dims: dict[Value, set[int]] = {}
-    for value, dim in _becoming(graph, structure):
-        dims.setdefault(value, set()).add(dim)
+    dims: dict[Value, set[tuple[int, int]]] = {}
+    for value, dim, outer in _becoming(graph, structure):
+        dims.setdefault(value, set()).add((dim, outer))
     found = {}
     for node, _ in structure.lookups:
         places = dims.get(node.results[0], ()) if node.operands[1] in structure.fed else ()
-        factors = {factor for dim in places for factor in node.rule.results[0][dim]}
-        if len(factors) == 1:
+        factors = {factor_at(node, node.rule.results[0][dim], outer) for dim, outer in places}
+        if len(factors) == 1 and None not in factors:
             found[node] = factors.pop()
     return found
 
 
-def _becoming(graph: Graph, structure: Structure) -> list[tuple[Value, int]]:
-    """All dims of values that become the sequence of queries or keys, theirs first."""
+def _becoming(graph: Graph, structure: Structure) -> list[tuple[Value, int, int]]:
+    """All dims of values of which a part becomes the sequence of queries or keys, theirs first: the value, the dim, and
+    how many blocks it has of that part (1 where the sequence is its major part)."""
     ahead = [
-        (node.operands[i], node.operands[i].type.rank - 2)
+        (node.operands[i], node.operands[i].type.rank - 2, 1)
         for node in structure.forward
         if node.op.name == "Attention"
         for i in (0, 1)
     ]
     seen = set(ahead)
-    for value, dim in ahead:
+    for value, dim, outer in ahead:
         if value not in graph.role_of:
-            more = [one for one in _behind(graph, value, dim) if one[0] in structure.fed and one not in seen]
+            more = [one for one in _behind(graph, value, dim, outer) if one[0] in structure.fed and one not in seen]
             seen.update(more)
             ahead += more
     return ahead
 
 
-def _behind(graph: Graph, value: Value, dim: int) -> list[tuple[Value, int]]:
-    """The dims of a node's operands that a dim of its result is made of."""
+def _behind(graph: Graph, value: Value, dim: int, outer: int) -> list[tuple[Value, int, int]]:
+    """The dims of a node's operands that a part of a dim of its result is made of."""
     node, i = graph.producers[value]
-    if not node.op.has_rule:
+    factor = factor_at(node, node.rule.results[i][dim], outer) if node.op.has_rule else None
+    if factor is None:
         return []
-    factors = set(node.rule.results[i][dim])
     sides = zip(node.operands, node.rule.operands, strict=True)
-    return [(one, place) for one, dims in sides for place, of in enumerate(dims) if factors & set(of)]
+    return [
+        (one, place, blocks(node, of[: of.index(factor)]))
+        for one, dims in sides
+        for place, of in enumerate(dims)
+        if factor in of
+    ]
 
 
 def by_heads(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:

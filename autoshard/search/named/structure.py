@@ -246,6 +246,18 @@ class Structure:
         found = [i for i, value in enumerate(node.operands) if value in self.grounded]
         return found[0] if len(found) == 1 else None
 
+    def forms_beside(self, in_forward: bool) -> frozenset[Node]:
+        """Nodes that make another form of a parameter which the forward pass takes as it is, too: a table of words that
+        is looked up and turned for the head. Of the forward pass alone, or of both."""
+        found: set[Node] = set()
+        for parameter, role in zip(self.graph.inputs, self.graph.roles, strict=True):
+            users = [user for user, _ in self.graph.users[parameter]] if role == PARAMETER else []
+            forms = {user for user in users if self.only_source(user) is not None}
+            first = self.forward_nodes.intersection(users)
+            if not first <= forms:
+                found |= forms & first if in_forward else forms
+        return frozenset(found)
+
     @cached_property
     def _carried_unchanged(self) -> dict[Value, Value]:
         """What loops carry and give on as it is, to what they start with."""

@@ -1,0 +1,55 @@
+"""Streams between products by columns and by rows, in parts along tokens (Korthikanti et al. 2022, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from autoshard.ir.graph import Graph, Value
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import merge_refs, size_of
+from autoshard.search.named.pairs import Pairs
+from autoshard.search.named.structure import Structure
+from autoshard.search.named.tokens import token_dims
+
+
+class Streams:
+    """The streams of a graph, and how they lie in parts."""
+
+    def __init__(self, graph: Graph, structure: Structure, pairs: Pairs) -> None:
+        self.graph, self.structure, self.pairs = graph, structure, pairs
+
+    def is_one(self, value: Value) -> bool:
+        """Whether a sum over the ranks that split weights is completed in parts: not numbers that columns are scaled
+        by, nor latents, which all columns need whole."""
+        is_latent = self.graph.cotangents.get(value, value) in self.pairs.latents
+        return value.type.elements > self.pairs.tokens and not is_latent
+
+    def spread(self, value: Value, layout: Layout, over: Refs) -> Layout:
+        """A layout with tokens in parts over further axes, where these divide them; complete, if it was a sum."""
+        shape = value.type.shape if over else ()
+        for dim in self._dims(value) if len(shape) > 1 else ():
+            if shape[dim] % (layout.parts[dim] * size_of(over)) == 0:
+                dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
+                return Layout(layout.mesh, dims)
+        return layout.final()
+
+    def _dims(self, value: Value) -> Sequence[int]:
+        """The dims along which a value's tokens can be split, the first choice first."""
+        found = self._tokens.get(self.graph.cotangents.get(value, value), self._tokens.get(value))
+        if found is None:  # nothing that products by columns or rows have to do with
+            return ((0, 1) if self._batch_first else (1, 0)) if value.type.rank > 2 else (0,)
+        return sorted(found, key=lambda dim: (dim == 0) is not self._batch_first)
+
+    @cached_property
+    def _tokens(self) -> Mapping[Value, tuple[int, ...]]:
+        return token_dims(self.graph, self.pairs)
+
+    @cached_property
+    def _batch_first(self) -> bool:
+        """Whether the batch is cut further, not the sequence: where some products have both in one dim, of which only
+        the batch can be."""
+        ranks = {use.node.results[0].type.rank for use in self.structure.weight_uses if not use.batch}
+        looked_up = [node.results[0].type for node, _ in self.structure.lookups]
+        ranks |= {one.rank for one in looked_up if one.dtype.is_float}
+        return {2, 3} <= ranks
