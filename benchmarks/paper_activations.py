@@ -5,6 +5,7 @@ Sizes from its graph alone, for the formulas of papers on named plans (`paper_fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from functools import cached_property
 
@@ -41,6 +42,11 @@ class Activations(Sizes):
         ]
 
     @property
+    def number_of_experts(self) -> int:
+        """How many there are, or what the numbers of several layers have in common."""
+        return math.gcd(*(use.node.rule.factors[i].size for use in self.uses.values() for i in use.batch))
+
+    @property
     def exchanged(self) -> int:
         """Bytes of the rows that go to experts and come back from them, in the forward pass and, where these have
         gradients, in the backward one: what products take that have a weight for each expert, and what comes out of
@@ -52,7 +58,7 @@ class Activations(Sizes):
         inner = set().union(*reached.values())
         taken = {self._origin_of_rows(use.node.operands[use.data]) for use in experts if use.node not in inner}
         ends = [*taken, *made]
-        back = [one for one in ends if self._needs_gradient(one) or self._needs_gradient(self._origin(one))]
+        back = [one for one in ends if any(map(self._needs_gradient, (one, self._origin(one), self._joins(one))))]
         return sum(one.type.nbytes for one in (*ends, *back))
 
     def _reached(self, value: Value, experts: list[WeightUse]) -> set[Node]:
@@ -86,7 +92,9 @@ class Activations(Sizes):
     def taken(self) -> set[Value]:
         """What products by columns take and the backward pass needs: in parts, or all of it."""
         columns = [use for node, use in self.uses.items() if self._kinds.get(node) == COLUMNS]
-        return {self._base(use.node.operands[use.data]) for use in columns} & self.saved
+        taken = (use.node.operands[use.data] for use in columns)
+        saved = self.saved
+        return set({base: one for one in taken if (base := self._base(one)) in saved}.values())
 
     @property
     def masks(self) -> int:

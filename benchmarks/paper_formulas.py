@@ -33,6 +33,7 @@ formula of what is sent is left out, and the operator named (`paper_scope.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -86,7 +87,8 @@ def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callabl
         without = of.across_samples + (of.across_tokens if sequence else [])
         split, whole = (sum(map(size.gradient, some)) for some in (inside, outside))
         shards = 2 * (tensor - 1) / tensor * whole / data if zero else 0
-        yield "sent over tp", _unless(without, _sums(of, sequence, keep) + shards), of.over("tp")
+        loops = of.in_loops
+        yield "sent over tp", loops or _unless(without, _sums(of, sequence, keep) + shards), of.over("tp")
         every = data * tensor if sequence and not zero else data
         sums = 2 * (data - 1) / data * (split / tensor + 2 * size.statistics_in_parts)
         sums += 2 * (every - 1) / every * whole
@@ -96,7 +98,7 @@ def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callabl
             sums = sums / 2 + (data - 1) / data * (held + back)
         yield "sent for weights", _unless(without, sums), of.over("dp") + of.over("dp.tp")
         if sequence:
-            yield "kept for the backward pass", _unless(without, _kept_by_tokens(of, keep)), of.kept
+            yield "kept for the backward pass", loops or _unless(without, _kept_by_tokens(of, keep)), of.kept
 
     return says
 
@@ -152,16 +154,17 @@ def _kept(of: Any, saved: Iterable[Value]) -> float:
 def _experts(zero: int) -> Callable[[Any], Says]:
     def says(of: Any) -> Says:
         sizes, size, n = dict(of.mesh.axes), of.size, of.mesh.devices
-        parts, data = sizes["ep"], sizes.get("dp", 1)
+        parts = math.gcd(sizes["ep"], size.number_of_experts)
+        data = n // parts
         experts, states = size.of_experts
         others = size.parameters - experts
         yield "parameters held", size.parameters / n if zero == 3 else others + experts / parts, of.held_parameters
         yield "states held", size.states / n if zero else size.states - states + states / parts, of.held_states
         moved = size.exchanged / n * (parts - 1) / parts
-        yield "tokens sent to experts", moved, of.over("ep", "all_to_all")
+        yield "tokens sent to experts", _unless(of.across_samples, moved), of.exchanged
         back = (0, 0) if zero != 3 else size.used_back_by_experts
         weights = (n - 1) / n * (2 * others + back[0]) + (data - 1) / data * (2 * experts + back[1]) / parts
-        yield "sent for weights", _unless(of.across_samples, weights), of.all_sent - of.over("ep", "all_to_all")
+        yield "sent for weights", _unless(of.across_samples, weights), of.all_sent - of.exchanged
 
     return says
 

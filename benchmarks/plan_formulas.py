@@ -71,16 +71,20 @@ class Facts:
 
         self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
         structure = Structure(planned.graph)
+        forward = structure.forward_nodes
         self.backward = set(planned.graph.nodes[backward_begins(planned.graph) :])
         graph = merge_equal(prune(unrolled(planned.traced.graph)))
         self.size = Activations(graph, self.mesh.axes[-1][1])
         self.sent: dict[tuple[str, str], float] = defaultdict(float)
+        self.backward_sent: dict[str, float] = defaultdict(float)
         self.for_operators: dict[tuple[str, str], float] = defaultdict(float)
         for one, times in timed(self.program.instructions):
             if isinstance(one, Collective | ManualCollective) and one.step.communicates:
                 size, over = times * one.nbytes_moved, str(one.step.groups)
                 self.sent[one.step.kind, over] += size
-                self.for_operators[one.serves.op.name if one.serves is not None else "", over] += size
+                name = one.serves.op.name if one.serves is not None else ""
+                self.for_operators[name, over] += size
+                self.backward_sent[name] += size if one.serves not in forward else 0
         self.updates = [one for one in structure.updates if one.owner is not None]
 
     def local(self, value: Any) -> int:
@@ -123,12 +127,24 @@ class Facts:
         return sum(size for (op, of), size in self.for_operators.items() if of == axes and op.startswith("Attention"))
 
     @property
+    def exchanged(self) -> float:
+        """Bytes that a device sends to be at other experts, over all mesh axes."""
+        return sum(size for (kind, _), size in self.sent.items() if kind == "all_to_all")
+
+    @property
     def for_weights(self) -> float:
-        """Bytes that a device sends neither for attention nor for windows of convolutions, nor from heads to
-        sequences."""
+        """Bytes that a device sends in the backward pass and behind it, but not for attention and windows of
+        convolutions."""
         others = ("Attention", "Convolution")
-        found = sum(size for (op, _), size in self.for_operators.items() if not op.startswith(others))
-        return found
+        return sum(size for op, size in self.backward_sent.items() if not op.startswith(others))
+
+    @property
+    def in_loops(self) -> str:
+        """Why there is no formula for activations, where layers are the turns of a loop; empty elsewhere."""
+        from autoshard.partition.program import timed
+
+        loops = "layers are turns of a loop, in which what is passed on and kept is not counted by layers"
+        return loops if any(times > 1 for _, times in timed(self.program.instructions)) else ""
 
     @cached_property
     def across_samples(self) -> list[Any]:

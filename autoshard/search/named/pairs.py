@@ -142,8 +142,10 @@ class Pairs:
         """Whether a product is one by columns."""
         if not self.divides(use):
             return False
-        if not self._returning or use.node not in self._feeding:
+        if use.node not in self._feeding:
             return True
+        if not self._returning:
+            return bool(self._reached[use.node][0])
         return any(other in self._returning for other in self._reached[use.node][0])
 
     @cached_property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
-from autoshard.ir.graph import Graph, Value
+from autoshard.core.strategy import Strategy
+from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.search.named.pairs import Pairs
@@ -33,6 +35,22 @@ class Streams:
                 dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
                 return Layout(layout.mesh, dims)
         return layout.final()
+
+    def gathered_rows(self, node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
+        """The gradient of a table of which few rows are looked up (positions), made of all their gradients rather than
+        of terms of the whole table; None for others, or where no axis of `over` splits these."""
+        tables = {look.operands[0] for look, _ in self.structure.lookups}
+        if self.graph.cotangents.get(node.results[0]) not in tables or not over:
+            return None
+        rows = [one for one in node.operands if one in self.structure.fed and one.type.dtype.is_float]
+        if len(rows) != 1 or 2 * rows[0].type.elements > node.results[0].type.elements:
+            return None
+        names = {ref.name for ref in over}
+        axes = [
+            tuple(ref for ref in refs if ref.name not in names) if i in node.rule.summed else refs
+            for i, refs in enumerate(strategy.axes)
+        ]
+        return None if tuple(axes) == strategy.axes else replace(strategy, axes=tuple(axes))
 
     def _dims(self, value: Value) -> Sequence[int]:
         """The dims along which a value's tokens can be split, the first choice first."""
