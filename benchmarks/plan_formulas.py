@@ -1,6 +1,7 @@
 """Named plans beside the formulas of their papers: bytes that a device holds and sends, formula and figure.
 
-    python -m benchmarks.plan_formulas [--models gpt2 llama ...] [--plans zero3 megatron ...] [--json] [--off 0.05]
+    python -m benchmarks.plan_formulas [--models gpt2 llama ...] [--plans zero3 megatron ...]
+                                       [--json | --table] [--rows FILE ...]
 
 Each model of `model_zoo.py` is imported once and planned by each named plan on the mesh that it is for; a plan that
 does not fit says why. The formulas (`paper_formulas.py`) know the model's sizes (`paper_sizes.py` and
@@ -11,11 +12,13 @@ paper has, or is no training step, a row says so.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 MESHES = {
@@ -179,6 +182,7 @@ def _stem(name: str) -> str:
 
 def show(rows: list[Row], off: float = OFF) -> None:
     """A line for each formula, with its ratio to the figure; a mark where they are further apart than `off`."""
+    from benchmarks.formula_table import ratio
     from costmodel import format_bytes
 
     for row in rows:
@@ -189,20 +193,18 @@ def show(rows: list[Row], off: float = OFF) -> None:
         if "none" in row:
             print(f"{head} {row.get('what', ''):<27} no formula: {row['none']}"[:200])
             continue
-        ratio = _ratio(row)
-        mark = "" if abs(ratio - 1) <= off else " *"
+        found = ratio(row)
+        mark = "" if abs(found - 1) <= off else " *"
         sizes = f"{format_bytes(row['formula']):>12} {format_bytes(row['figure']):>12}"
-        print(f"{head} {row['what']:<27} {sizes} {ratio:7.3f}{mark}")
-
-
-def _ratio(row: Row) -> float:
-    return row["figure"] / row["formula"] if row["formula"] else float(row["figure"] == 0)
+        print(f"{head} {row['what']:<27} {sizes} {found:7.3f}{mark}")
 
 
 def summary(rows: list[Row], off: float = OFF) -> str:
     """How many formulas hold, and how many plans fit."""
+    from benchmarks.formula_table import ratio
+
     known = [row for row in rows if "formula" in row]
-    near = [row for row in known if abs(_ratio(row) - 1) <= off]
+    near = [row for row in known if abs(ratio(row) - 1) <= off]
     refused = sum("refused" in row for row in rows)
     none = sum("none" in row for row in rows)
     return (
@@ -213,6 +215,7 @@ def summary(rows: list[Row], off: float = OFF) -> str:
 
 def main(arguments: list[str]) -> int:
     """Measure each model in a process of its own. The exit code."""
+    from benchmarks.formula_table import markdown
     from benchmarks.fresh import measured, tell
     from benchmarks.model_zoo import ZOO
 
@@ -220,17 +223,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--models", nargs="+", choices=list(ZOO), default=list(ZOO))
     parser.add_argument("--plans", nargs="+", choices=list(MESHES), default=list(MESHES))
     parser.add_argument("--off", type=float, default=OFF, help="how far a figure may be from its formula, as a share")
-    parser.add_argument("--json", action="store_true", help="figures as JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="figures as JSON instead of lines")
+    parser.add_argument("--table", action="store_true", help="a table of all models in Markdown instead of lines")
+    parser.add_argument("--rows", nargs="+", type=Path, default=[], help="files of --json to go by, instead of models")
     options = parser.parse_args(arguments)
-    rows: list[Row] = []
-    for name in options.models:
+    rows: list[Row] = [row for path in options.rows for row in json.loads(path.read_text(encoding="utf-8"))]
+    for name in options.models if not rows else ():
         (found,) = measured(measure, [(name, options.plans)], name)
         rows += found
-        if not options.json:
+        if not options.json and not options.table:
             show(found, options.off)
             sys.stdout.flush()
-    if options.json:
-        tell(rows, True, show)
+    if options.table:
+        print("\n".join(markdown(rows, options.off)))
+    elif options.json or options.rows:
+        tell(rows, options.json, show)
     print(summary(rows, options.off), file=sys.stderr)
     return 0
 

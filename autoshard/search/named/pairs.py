@@ -112,13 +112,20 @@ class Pairs:
 
     def _latents(self, kinds: Mapping[Node, str], columns: Collection[Spot]) -> frozenset[Value]:
         needed: set[Value] = set()
+        meeting: set[Value] = set()  # columns that are combined with others
         for node in reversed(self.structure.forward):
             fed = [one for one in node.operands if one in self.structure.fed]
-            if node in kinds or node.op.name == "Add" and len(fed) > 1:
+            if node in kinds:
+                gates = kinds[node] == COLUMNS and self._returning and meeting.intersection(node.results)
+                needed.update(fed if gates else ())
+                continue
+            if node.op.name == "Add" and len(fed) > 1:
                 continue
             plain = [one for one in fed if not any((one, dim) in columns for dim in range(one.type.rank))]
-            met = node not in self.uses and len(plain) < len(fed)
+            others = [one for one in fed if one not in plain]
+            met = node not in self.uses and bool(others)
             needed.update(plain if met or any(value in needed for value in node.results) else ())
+            meeting.update(others if len(others) > 1 or meeting.intersection(node.results) else ())
         found: set[Value] = set()
         ahead = [node.results[0] for node, kind in kinds.items() if kind == ROWS]
         for value in ahead:

@@ -100,6 +100,7 @@ class _Maker:
         if self.recipe.sequence and self.axes.tensor:
             columns = [use for use in self.structure.weight_uses if self._pairs.kinds.get(use.node) == COLUMNS]
             taken = [use.node.operands[use.data] for use in columns]
+            taken = [value for value in taken if value not in self._pairs.latents]
             weights = {self.structure.parameter_of(use.node.operands[use.weight]) for use in columns}
             graph = summed_first(graph, dict(self.structure.terms_from(weights)))
             graph = regather_values(graph, taken) if self.recipe.tokens_again else graph
