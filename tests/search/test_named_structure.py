@@ -237,3 +237,25 @@ def test_rows_of_an_image_are_the_major_part_of_its_sequence_and_those_of_window
 
 def _training(network: nn.Cell, *inputs: TensorType):
     return train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), *inputs)
+
+
+class TurnedExperts(nn.Cell):
+    """Experts whose weights are turned before they are multiplied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = Parameter(array(4, WIDE, WIDTH) / 4, name="into")
+        self.back = Parameter(array(4, WIDTH, WIDE) / 4, name="back")
+
+    def construct(self, x):
+        wide = ops.relu(ops.einsum(x, ops.transpose(self.into, (0, 2, 1)), equation="bed,edf->bef"))
+        made = ops.einsum(wide, ops.transpose(self.back, (0, 2, 1)), equation="bef,efd->bed")
+        return ops.reduce_sum(ops.square(x + made))
+
+
+def test_gradients_of_turned_weights_stay_where_they_are_scattered():
+    x = array(8, 4, WIDTH)
+    found = planned(TurnedExperts(), (x,), "fsdp_ep", "dp=2 ep=2")
+    kinds = Counter(kind for kind, _ in sums(found))
+    assert kinds["reduce_scatter"] and not kinds["permute"], kinds
+    assert_runs_as_whole(found, (x,))
