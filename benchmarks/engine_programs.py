@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from autoshard.engines.executors import check_engine_runs
-from autoshard.engines.numpy_engine import NOTED, NumpyRun
+from autoshard.engines.numpy_engine import NumpyRun
 from autoshard.engines.text import write
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.engines.xla_engine import XlaRun, need_devices
@@ -124,8 +124,8 @@ def _here(one: Prepared, engine: str) -> tuple[list[np.ndarray], str]:
     """All ranks in this process."""
     comm = LocalComm(one.program.mesh.devices)
     executor = Executor(one.program, comm)
-    run = NumpyRun(one.program, comm) if engine == "numpy" else XlaRun(one.program)
-    for _ in range(NOTED if engine == "numpy" else 0):  # what is looked at then is what it has written
+    run = NumpyRun(one.program, comm, noted=1) if engine == "numpy" else XlaRun(one.program)
+    if engine == "numpy":  # what is looked at then is what it has written
         run.consume([list(parts) for parts in executor.scatter(one.feeds)])
     found = executor.gather(run.consume([list(parts) for parts in executor.scatter(one.feeds)]))
     if not isinstance(run, XlaRun):

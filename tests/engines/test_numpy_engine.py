@@ -35,7 +35,7 @@ def bits(parts: list) -> list:
 def check(program: Program, feeds: list, least: int = 0) -> NumpyRun:
     """Several runs: each gives the interpreter's bits, and changes no input that the caller holds."""
     comm = LocalComm(program.mesh.devices)
-    executor, run = Executor(program, comm), NumpyRun(program, comm)
+    executor, run = Executor(program, comm), NumpyRun(program, comm, noted=2)
     blocks = executor.scatter(feeds)
     wanted = [bits(parts) for parts in executor.run(copied(blocks))]
     for _ in range(RUNS):
@@ -84,7 +84,7 @@ def peak(run: Executor, blocks: list) -> int:
 def test_a_written_program_takes_no_more_memory(made) -> None:
     planned, feeds = made("tp=2", "megatron")
     program, comm = planned.program, LocalComm(2)
-    executor, run = Executor(program, comm), NumpyRun(program, comm)
+    executor, run = Executor(program, comm), NumpyRun(program, comm, noted=2)
     blocks = executor.scatter(planned.traced.inputs(*feeds))
     for _ in range(RUNS):
         run.consume(copied(blocks))
