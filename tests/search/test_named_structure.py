@@ -227,6 +227,28 @@ def test_gradients_of_few_rows_are_gathered_and_not_terms_of_the_table():
     assert_runs_as_whole(found, (x,))
 
 
+def test_the_gradient_of_a_table_in_parts_is_made_in_parts():
+    """The table of words lies in parts of its rows, few of which are read."""
+
+    class Words(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = Parameter(array(96, WIDTH), name="table"), Parameter(array(96, WIDTH), name="head")
+            self.up, self.down = Parameter(array(WIDTH, WIDE), name="up"), Parameter(array(WIDE, WIDTH), name="down")
+
+        def construct(self, words):
+            x = ops.gather(self.table, words, 0)
+            x = x + ops.matmul(ops.relu(ops.matmul(x, self.up)), self.down)
+            return ops.reduce_sum(ops.square(ops.matmul(x, self.head, transpose_b=True)))
+
+    words = np.arange(8, dtype=np.int64).reshape(2, 4) * 5
+    for mode in ("megatron_sp", "megatron_sp_keep"):
+        found = planned(Words(), (words,), mode, "tp=2")
+        (made,) = [node for node in found.graph.nodes if node.op.name == "GatherGrad"]
+        assert [str(one) for one in found.plan.strategy(made).result_layouts] == ["tp, -"]
+        assert_runs_as_whole(found, (words,))
+
+
 def test_rows_of_an_image_are_the_major_part_of_its_sequence_and_those_of_windows_are_none():
     whole = TensorType.of((4, 16, 16, 3), "f32")
     found = plan(_training(Patches(False), whole), mesh="cp=4", search="context_parallel", passes=False)

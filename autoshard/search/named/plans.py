@@ -290,10 +290,11 @@ class _Maker:
             return replace(strategy, axes=tuple(without(refs, self.axes.shard) for refs in strategy.axes))
         if self.axes.context and sequences.is_attention(node):
             return self._heads(node, strategy) if self.recipe.heads else self._terms_of_keys(node, strategy)
-        rows = self._streams.gathered_rows(node, strategy, self.axes.tensor) if self.recipe.sequence else None
-        if rows is not None:
-            return rows
         wanted = dict(self._wanted(node)) if self.parameters else {}
+        if self.recipe.sequence and not wanted:  # no part of the table is here alone
+            rows = self._streams.gathered_rows(node, strategy, self.axes.tensor)
+            if rows is not None:
+                return rows
         factor = self._looked_up.get(node)
         if factor is not None and not any(ref in refs for refs in strategy.axes for ref in self.axes.context):
             wanted[factor] = self.axes.context
