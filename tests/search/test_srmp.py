@@ -12,7 +12,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
 from autoshard.search.domains import mesh_units_of
-from autoshard.search.exact.search import best_among, solve
+from autoshard.search.exact.search import ExactSearch, best_among, solve
 from autoshard.search.exact.srmp import LIKE, Srmp
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.trace.function import trace
@@ -135,3 +135,16 @@ def test_the_best_among_some_choices_of_a_value_with_more_users_than_arrays_have
     found = best_among(srmp, keep)
     assert found is not None
     assert graph.seconds(found) == pytest.approx(min(map(graph.seconds, itertools.product(*keep))), rel=1e-9)
+
+
+def test_a_plan_is_found_by_descent_from_any_choice():
+    network, mesh = Deep(1), Mesh.parse("2x3")
+    step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), array(12, 96), array(12, 96))
+    graph = FactorGraph(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, step.graph))
+    least, rng = solve(graph).value, np.random.default_rng(7)
+    for _ in range(5):
+        search = ExactSearch(graph, now() + 60)
+        search._start()
+        search._descend([rng.integers(size, size=1) for size in search.factor_graph.sizes])
+        assert search.best is not None and search.value == pytest.approx(graph.seconds(search.best), rel=1e-12)
+        assert least * (1 - 1e-9) <= search.value < 1.0

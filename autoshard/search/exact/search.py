@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoshard.search.exact.conditional_modes import improved
 from autoshard.search.exact.enumerate_gap import TooManyEntries
 from autoshard.search.exact.min_marginals import LARGE
 from autoshard.search.exact.reduce import ReducedGraph
@@ -206,9 +207,19 @@ class ExactSearch:
             found = best_among(self.srmp, keep, lambda: now() > end, WIDTHS[:1] if known else WIDTHS)
             if found is not None:
                 self._note(found)
+            elif most == 1 and not known:
+                self._descend(keep)
             if known:
                 return
             allowed = 100 * max(allowed, 1e-9)
+
+    def _descend(self, keep: Sequence[np.ndarray]) -> None:
+        """Some plan, from the choice that is kept of each variable, or from the first of each, which splits least: for
+        values of so many users that all combinations of two choices of each are too many."""
+        for begin in ([int(one[0]) for one in keep], [0] * len(keep)):
+            choice = improved(self.srmp.unary, self.factor_graph.factors, begin)
+            if self.whole.seconds(self.factor_graph.complete(choice)) < LARGE / 2:
+                self._note(tuple(choice))
 
     def _impossible(self) -> PlanError:
         name = self.whole.graph.name

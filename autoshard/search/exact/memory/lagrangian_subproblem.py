@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from autoshard.search.exact.conditional_modes import improved
 from autoshard.search.exact.memory.spans import SpanCost, SpanMinMarginals
 from autoshard.search.exact.min_marginals import LARGE, ChoiceGroups, MinMarginals
 from autoshard.search.exact.reduce import GraphicalModel, ReducedFactor, ReducedGraph
@@ -205,8 +206,6 @@ FEW = 6
 """Choices of a variable that are searched at most."""
 CELLS = 200_000
 """The largest price that is written out."""
-ROUNDS = 6
-"""How often all variables are looked at again."""
 
 
 class LagrangianSubproblem:
@@ -270,7 +269,7 @@ class LagrangianSubproblem:
         return [min(others, key=self.factor_graph.seconds)] if others else []
 
     def _finished(self, choice: Sequence[int]) -> tuple[int, ...]:
-        return self.folded.complete(self._improved(choice))
+        return self.folded.complete(improved(self.srmp.unary, self.merged.factors, choice))
 
     def _searched(self, few: int, near: float) -> tuple[int, ...] | None:
         """The best of what is reduced, among few choices of each variable."""
@@ -302,29 +301,3 @@ class LagrangianSubproblem:
                 longest = max(scope, key=lambda orbit: len(best[orbit]))
                 best[longest] = best[longest][:-1]
         return [best[orbit] for orbit in orbits]
-
-    def _improved(self, choice: Sequence[int]) -> list[int]:
-        """One variable after another changed for the better (Besag's iterated conditional modes, 1986)."""
-        choice, around = list(choice), self._around()
-        waiting = dict.fromkeys(range(len(choice)))
-        for _ in range(ROUNDS):
-            again: dict[int, None] = {}
-            for v in waiting:
-                costs = self.srmp.unary[v]
-                for factor, position in around[v]:
-                    costs = costs + factor.multi_layout.along(position, [choice[u] for u in factor.scope])
-                best = int(costs.argmin())
-                if costs[best] < costs[choice[v]] - 1e-12 * abs(costs[best]):
-                    choice[v] = best
-                    again.update(dict.fromkeys(u for factor, _ in around[v] for u in factor.scope))
-            if not again:
-                break
-            waiting = again
-        return choice
-
-    def _around(self) -> list[list]:
-        found: list[list] = [[] for _ in self.merged.sizes]
-        for factor in self.merged.factors:
-            for position, v in enumerate(factor.scope):
-                found[v].append((factor, position))
-        return found
