@@ -197,6 +197,7 @@ class ExactSearch:
     def _find(self, lower: float, reduced: list[np.ndarray]) -> None:
         """Some plan, out of few choices of each variable; where one is known already, only a look for a better one."""
         allowed, known = NEAR * lower, math.isfinite(self.value)
+        widths = WIDTHS[:1] if known or self.gap else WIDTHS
         end = now() + max(FIND, self.left)
         while self.best is None:
             if allowed > 1e6 * LARGE:
@@ -204,10 +205,10 @@ class ExactSearch:
             most = max(self.factor_graph.sizes)
             while self._entries(keep := self._keep(allowed, reduced, most)) > ENTRIES and most > 1:
                 most //= 2
-            found = best_among(self.srmp, keep, lambda: now() > end, WIDTHS[:1] if known else WIDTHS)
+            found = best_among(self.srmp, keep, lambda: now() > end, widths)
             if found is not None:
                 self._note(found)
-            elif most == 1 and not known:
+            elif not known and (most == 1 or self.gap):
                 self._descend(keep)
             if known:
                 return
