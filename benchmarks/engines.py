@@ -182,8 +182,10 @@ def _ratios(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _alternate(turns: Turns, given: argparse.Namespace) -> list[dict[str, Seconds]]:
     """What a step of each takes in each round; rounds go forth and back, so that a load weighs on all alike."""
-    order, rounds = [*RANKS, *DEVICES], []
-    losses: dict[str, list[float]] = {name: turns.block(name, given.steps)[1] for name in order}  # to warm up
+    from autoshard.engines.numpy_engine import NOTED
+
+    order, rounds, warm = [*RANKS, *DEVICES], [], max(given.steps, NOTED + 1)  # by then all have compiled, or written
+    losses: dict[str, list[float]] = {name: turns.block(name, warm)[1] for name in order}
     for _ in range(given.blocks):
         found = {}
         for name in order:

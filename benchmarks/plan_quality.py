@@ -160,6 +160,9 @@ def _summary(rows: list[Row]) -> Iterator[str]:
             f"Default / optimal where `optimal` proves ({len(proven)}): median {statistics.median(proven):.3f}, "
             f"worst {max(proven):.3f}, above {AIM}: {above}."
         )
+    best = [one["optimal"] for one in known if "optimal" in one]
+    if best:
+        yield f"Default / optimal of all ({len(best)}): median {statistics.median(best):.3f}, worst {max(best):.3f}."
     if bounds:
         yield f"Default / the bound of `optimal`: median {statistics.median(bounds):.3f}, worst {max(bounds):.3f}."
     if others:
