@@ -140,6 +140,22 @@ def test_columns_go_on_through_groups_and_streams_of_images_are_in_parts_of_rows
     assert_runs_as_whole(found, (x,))
 
 
+class Normalized(Groups):
+    """The same with the mean of each channel, over all samples and places, taken from the stream."""
+
+    def construct(self, x):
+        stream = x + self.shrink(ops.relu(self.each(ops.relu(self.grow(x)))))
+        return ops.reduce_sum(ops.square(stream - ops.reduce_mean(stream, axis=(0, 2, 3), keep_dims=True)))
+
+
+def test_streams_with_statistics_over_tokens_are_in_parts_of_features():
+    x = array(2, 4, 8, 8)
+    found = planned(Normalized(), (x,), "megatron_sp", "tp=4")
+    assert str(found.plan.layouts[found.graph.inputs[0]]) == "-, tp, -, -", "channels of the image, not its rows"
+    assert not any(kind == "all_reduce" for kind, _ in sums(found)), "each rank has all that its statistics are of"
+    assert_runs_as_whole(found, (x,))
+
+
 class Turned(nn.Cell):
     """One table of words for what goes in, and turned for what comes out."""
 

@@ -53,15 +53,29 @@ class Streams:
         return None if tuple(axes) == strategy.axes else replace(strategy, axes=tuple(axes))
 
     def _dims(self, value: Value) -> Sequence[int]:
-        """The dims along which a value's tokens can be split, the first choice first."""
+        """The dims along which a value's tokens can be split, the first choice first; where statistics are over all
+        tokens (batch normalization), features before them: what lies between products is to need no others."""
         found = self._tokens.get(self.graph.cotangents.get(value, value), self._tokens.get(value))
         if found is None:  # nothing that products by columns or rows have to do with
             return ((0, 1) if self._batch_first else (1, 0)) if value.type.rank > 2 else (0,)
+        if self._over_tokens:
+            return [*(dim for dim in range(value.type.rank) if dim not in found), *found]
         return sorted(found, key=lambda dim: (dim == 0) is not self._batch_first)
 
     @cached_property
     def _tokens(self) -> Mapping[Value, tuple[int, ...]]:
         return token_dims(self.graph, self.pairs)
+
+    @cached_property
+    def _over_tokens(self) -> bool:
+        """Whether the forward pass takes means, or sums, of features over all tokens."""
+        return any(map(self._is_over_tokens, self.structure.forward))
+
+    def _is_over_tokens(self, node: Node) -> bool:
+        tokens = self._tokens.get(node.operands[0], ()) if len(node.operands) == 1 and node.op.has_rule else ()
+        summed, dims = {*node.rule.summed} if tokens else set(), node.rule.operands[0] if tokens else ()
+        gone = {dim for dim, factors in enumerate(dims) if factors and summed.issuperset(factors)}
+        return bool(gone) and gone.issuperset(tokens) and len(gone) < len(dims) and node.results[0].type.rank > 0
 
     @cached_property
     def _batch_first(self) -> bool:
