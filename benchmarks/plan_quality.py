@@ -114,7 +114,7 @@ def judged(row: Row) -> Row:
     if "seconds" in best:
         found["optimal"] = default["seconds"] / (best["seconds"] or 1.0)
         found["proven"] = bool(best.get("proven")) and not best.get("restricted")
-        found["bound"] = default["seconds"] / best["bound"] if best.get("bound") else math.inf
+        found |= {"bound": default["seconds"] / best["bound"]} if best.get("bound") else {}
     if others:
         least = min(others, key=others.__getitem__)
         found |= {"other": default["seconds"] / (others[least] or 1.0), "best other": least}
