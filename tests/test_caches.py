@@ -32,6 +32,8 @@ FINITE = {
     "_kinds": "types of results of operators",
     "_resolved": "element types of numpy's functions",
     "_op": "reductions of torch",
+    "ufunc": "numpy's ufuncs",
+    "function": "functions of numpy's that operators call",
     "_types": "one",
     "torch_dtype": "types of numbers",
     "numpy_dtype": "types of numbers",

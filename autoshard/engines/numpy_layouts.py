@@ -16,15 +16,15 @@ from dataclasses import replace
 import numpy as np
 
 from autoshard.engines import numpy_values
-from autoshard.engines.numpy_stretch import Line, Var
+from autoshard.engines.numpy_stretch import StretchLine, Var
 
 
-def without_copies(lines: Sequence[Line], results: Collection[Var]) -> list[Line]:
+def without_copies(lines: Sequence[StretchLine], results: Collection[Var]) -> list[StretchLine]:
     """The lines, of which those that make, turn and copy are one where nothing else reads what is in between."""
     read = Counter(one for line in lines for one in line.uses())
     read.update(results)
     maker = {one: line for line in lines for one in line.made}
-    changed: dict[Line, Line | None] = {}
+    changed: dict[StretchLine, StretchLine | None] = {}
     for line in lines:
         turn = _only(line, numpy_values.reshape, maker, read)
         source = None if turn is None else _only(turn, numpy_values.transpose, maker, read)
@@ -37,7 +37,9 @@ def without_copies(lines: Sequence[Line], results: Collection[Var]) -> list[Line
     return [made for made in (changed.get(line, line) for line in lines) if made is not None]
 
 
-def _only(line: Line, of: numpy_values.Call, maker: dict[Var, Line], read: Counter[Var]) -> Line | None:
+def _only(
+    line: StretchLine, of: numpy_values.NumpyCall, maker: dict[Var, StretchLine], read: Counter[Var]
+) -> StretchLine | None:
     """The line that makes what this one takes, if it is such a call and alone reads that."""
     if line.of is not of or read[line.args[0]] != 1:
         return None

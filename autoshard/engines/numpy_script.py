@@ -20,7 +20,7 @@ from autoshard.core.tensortype import TOKEN, DType
 from autoshard.engines import numpy_values
 from autoshard.engines.namespace import Namespace
 from autoshard.engines.numpy_library import Known
-from autoshard.engines.numpy_values import Call, Value
+from autoshard.engines.numpy_values import NumpyCall, NumpyValue
 from autoshard.engines.overrides import override
 from autoshard.engines.retarget import Retarget
 from autoshard.engines.tape import Broken, told_apart
@@ -54,7 +54,7 @@ class ScriptStep:
         errors: what numpy is told of floating point errors, where that is not what is usual; else None.
     """
 
-    of: Call
+    of: NumpyCall
     args: tuple
     kwargs: tuple[tuple[str, Any], ...]
     made: tuple[tuple[tuple[int, ...], np.dtype], ...]
@@ -78,7 +78,7 @@ class _Noted:
 
     is_blind = False
 
-    def __init__(self, operands: Sequence[Value | np.ndarray]) -> None:
+    def __init__(self, operands: Sequence[NumpyValue | np.ndarray]) -> None:
         self._refs = {id(one): Ref("operand", i) for i, one in enumerate(operands)}
         self._held: list[Any] = list(operands)
         """All that has a Ref: as long as it is held no other object has its id."""
@@ -92,17 +92,17 @@ class _Noted:
     def assume(self, raw: Any, value: bool) -> None:
         raise Broken("what it does depends on the numbers of an operand")
 
-    def constant(self, value: np.ndarray, raw: Value) -> None:
+    def constant(self, value: np.ndarray, raw: NumpyValue) -> None:
         self._name(raw, Ref("constant", len(self.constants)))
         self.constants.append(value)
 
-    def note(self, of: Call, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
+    def note(self, of: NumpyCall, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
         if id(made) in self._refs:  # it is an operand: there was nothing to do
             return
         if len(self.steps) == LONGEST:
             raise Broken(f"it is more than {LONGEST} calls")
         errors, parts = np.geterr(), made if isinstance(made, tuple) else (made,)
-        if not all(isinstance(one, Value) for one in parts):
+        if not all(isinstance(one, NumpyValue) for one in parts):
             raise Broken("a call gives what is no array")
         number = len(self.steps)
         self.steps.append(
@@ -118,13 +118,13 @@ class _Noted:
         for i, one in enumerate(parts):
             self._name(one, Ref("step", number, i if isinstance(made, tuple) else None))
 
-    def _name(self, value: Value, ref: Ref) -> None:
+    def _name(self, value: NumpyValue, ref: Ref) -> None:
         self._refs[id(value)] = ref
         self._held.append(value)
 
     def told(self, value: Any) -> Any:
         """An argument with Refs for Values."""
-        if isinstance(value, Value):
+        if isinstance(value, NumpyValue):
             if id(value) not in self._refs:
                 raise Broken("an array comes from nowhere")
             return self._refs[id(value)]
@@ -164,7 +164,7 @@ class Scripts:
             return "its attributes cannot be told from others", None
         if found is not None:
             return found, None
-        operands = [one if still else Value(one) for one, still in zip(arrays, fixed, strict=True)]
+        operands = [one if still else NumpyValue(one) for one, still in zip(arrays, fixed, strict=True)]
         try:
             found, made = self._noted(op, operands, attrs, kinds, key)
         except Exception as error:  # whatever a meaning that is not made for this may raise
@@ -179,7 +179,7 @@ class Scripts:
     def _noted(
         self,
         op: Operator,
-        operands: Sequence[Value | np.ndarray],
+        operands: Sequence[NumpyValue | np.ndarray],
         attrs: Mapping[str, Any],
         kinds: Sequence[DType],
         key: Hashable,
@@ -202,10 +202,10 @@ class Scripts:
         script = Script(tuple(notes.steps), tuple(notes.constants), outputs, key)
         return script, [numpy_values.plain(one) for one in results]
 
-    def _final(self, part: Any, of: DType) -> Value | np.ndarray:
+    def _final(self, part: Any, of: DType) -> NumpyValue | np.ndarray:
         kind = np.dtype(bool) if of is TOKEN else of.numpy
         raw = self._space.library.cast(self._space.raw(part), kind)
-        return raw if isinstance(raw, Value) else np.asarray(raw)
+        return raw if isinstance(raw, NumpyValue) else np.asarray(raw)
 
 
 @cache

@@ -17,7 +17,7 @@ import numpy as np
 
 from autoshard.engines import numpy_values
 from autoshard.engines.numpy_script import Ref, Script
-from autoshard.engines.numpy_values import Call
+from autoshard.engines.numpy_values import NumpyCall
 from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype
 
@@ -51,7 +51,7 @@ class Var:
 
 
 @dataclass(eq=False)
-class Line:
+class StretchLine:
     """A call and what it makes.
 
     Args:
@@ -61,7 +61,7 @@ class Line:
         into: if what is called shall be written to a view of what is made: the view's shape, and the order of its dims.
     """
 
-    of: Call
+    of: NumpyCall
     args: tuple
     kwargs: tuple
     made: tuple[Var, ...]
@@ -94,7 +94,7 @@ class Stretch:
 
     slots: Mapping[Register, int]
     fixed: Mapping[Register, np.ndarray]
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StretchLine] = field(default_factory=list)
     of: dict[Register, Var] = field(default_factory=dict)
     results: list[Register] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Stretch:
         (self.of[result],) = self.call(numpy_values.get, args, (), ((shape, dtype),), False, None, place)
 
     def call(
-        self, of: Call, args: tuple, kwargs: tuple, made: Iterable[tuple], parts: bool, errors: Any, place: int
+        self, of: NumpyCall, args: tuple, kwargs: tuple, made: Iterable[tuple], parts: bool, errors: Any, place: int
     ) -> tuple[Var, ...]:
         """What a call makes: of one alike that is not far, what that has made."""
         key = f"{self.object_name(of.of, 'f')} {self.told(args)} {self.told(kwargs)} {errors}"
@@ -142,7 +142,7 @@ class Stretch:
         found = tuple(
             Var(shape, dtype, self._new("v"), roots, scalar=scalars and not shape, cut=cut) for shape, dtype in made
         )
-        self.lines.append(Line(of, args, kwargs, found, parts, errors, self._operators, place))
+        self.lines.append(StretchLine(of, args, kwargs, found, parts, errors, self._operators, place))
         self._known[key] = self._operators, found
         return found
 

@@ -25,7 +25,7 @@ import numpy as np
 from autoshard.engines import numpy_library
 from autoshard.engines.numpy_layouts import without_copies
 from autoshard.engines.numpy_script import LARGEST
-from autoshard.engines.numpy_stretch import Line, Stretch, Var, vars_in
+from autoshard.engines.numpy_stretch import Stretch, StretchLine, Var, vars_in
 from autoshard.engines.numpy_values import AT, BROADCAST, CAST, GET, REDUCE, SET, UFUNC, VIEW, WHERE
 from autoshard.partition.program import Register
 from autoshard.runtime.spare import spare
@@ -89,7 +89,7 @@ class StretchText:
     def _is_stored(self, register: Register) -> bool:
         return register not in self.ending and (register not in self.stretch.fixed or register in self.read)
 
-    def _live(self) -> list[Line]:
+    def _live(self) -> list[StretchLine]:
         """The lines whose results are read."""
         wanted, kept = {*self.results.values()}, []
         for line in reversed(self.stretch.lines):
@@ -167,7 +167,7 @@ class StretchText:
                 found[root] = max(last, found.get(root, -1))
         return found
 
-    def _gone(self, line: Line, i: int) -> list[str]:
+    def _gone(self, line: StretchLine, i: int) -> list[str]:
         """Names that nothing reads after the line: of arrays whose memory another one has taken over, none."""
         over = {one.name for one in line.made if self.last[one] > i}
         ended = [one for one in dict.fromkeys((*line.uses(), *line.made)) if self.last[one] <= i]
@@ -183,7 +183,7 @@ class StretchText:
 
     # -- one line
 
-    def _line(self, line: Line, i: int) -> Iterator[str]:
+    def _line(self, line: StretchLine, i: int) -> Iterator[str]:
         """The line's text, made over an operand where that can be."""
         kind = line.of.kind
         if line.into is not None:
@@ -198,7 +198,7 @@ class StretchText:
             names = ", ".join(one.name for one in line.made)
             yield f"{names}{',' if line.parts else ''} = {self._value(line)}"
 
-    def _ufunc(self, line: Line, i: int) -> str:
+    def _ufunc(self, line: StretchLine, i: int) -> str:
         (made,), args = line.made, [self._operand(line, one) for one in line.args]
         call = f"{self._function(line)}({', '.join(args)}"
         is_elementwise = line.of.of.signature is None
@@ -213,7 +213,7 @@ class StretchText:
         out = asked if var.slot is not None else f"None if {asked} is None else {var.name}"
         return f"{made.name} = {call}, out={out})"
 
-    def _operand(self, line: Line, var: Var) -> str:
+    def _operand(self, line: StretchLine, var: Var) -> str:
         """An operand; of maximum and minimum a row of it in the place of one number that is always the same, with which
         numpy takes longer (128 x 128 in f32: 4.7 us, with one number 6.7)."""
         shape = line.made[0].shape
@@ -221,7 +221,7 @@ class StretchText:
             return self._object(np.full(shape[-1], var.constant)) if shape[-1] >= _ROW else self.told(var)
         return self.told(var)
 
-    def _into(self, line: Line) -> Iterator[str]:
+    def _into(self, line: StretchLine) -> Iterator[str]:
         """A result that is made in the layout that it is wanted in."""
         assert line.into is not None, "a layout is wanted"
         (made,), (shape, order) = line.made, line.into
@@ -229,7 +229,7 @@ class StretchText:
         out = f"{made.name}.reshape({shape}).transpose({order})"
         yield f"{self._function(line)}({', '.join(self.told(one) for one in line.args)}, out={out})"
 
-    def _memory(self, line: Line, made: Var, i: int, givers: Iterator[Var]) -> tuple[Var, str | None] | None:
+    def _memory(self, line: StretchLine, made: Var, i: int, givers: Iterator[Var]) -> tuple[Var, str | None] | None:
         """The operand in whose memory a result is made, and the name of what has to be there for that."""
         asked = None
         for var in givers if made.shape else ():
@@ -244,7 +244,7 @@ class StretchText:
                 asked = var, root.slot
         return None if asked is None else (asked[0], self.asked.setdefault(asked[1], f"o{asked[1]}"))
 
-    def _where(self, line: Line, i: int) -> str:
+    def _where(self, line: StretchLine, i: int) -> str:
         (made,), (condition, x, y) = line.made, line.args
         texts = [self.told(one) for one in line.args]
         for other, kept, holds in ((x, y, condition), (y, x, None)):
@@ -274,7 +274,7 @@ class StretchText:
             return f"logical_not({self.told(condition)})"
         return self._object(np.logical_not(condition.constant))
 
-    def _changed(self, line: Line, i: int) -> Iterator[str]:
+    def _changed(self, line: StretchLine, i: int) -> Iterator[str]:
         """An array of which a part is written to: in its own memory, if nothing else reads that."""
         (made,), args = line.made, list(line.args)
         name = args.pop(0) if line.of.kind == AT else None
@@ -289,7 +289,7 @@ class StretchText:
         else:
             yield f"{self._object(getattr(np, name).at)}({made.name}, {self.told(index)}, {self.told(part)})"
 
-    def _value(self, line: Line) -> str:
+    def _value(self, line: StretchLine) -> str:
         kind, args = line.of.kind, line.args
         if kind == REDUCE and args[0] in _REDUCERS:
             name, raw, axes, keepdims = args
@@ -314,7 +314,7 @@ class StretchText:
     def _array(self, var: Var) -> str:
         return f"asarray({var.name})" if var.scalar else var.name
 
-    def _function(self, line: Line) -> str:
+    def _function(self, line: StretchLine) -> str:
         return self._object(line.of.of)
 
     def told(self, value: Any) -> str:

@@ -1,7 +1,7 @@
 """Numpy's own arrays as a library for a Namespace, whose calls can be noted.
 
     space = Namespace(Known(numpy_values))
-    x = Array(space, Value(np.ones(3)))     # np.exp(x) by the namespace is a Call of numpy's exp
+    x = Array(space, NumpyValue(np.ones(3)))     # np.exp(x) by the namespace is a NumpyCall of numpy's exp
 
 So what an operator's meaning asks of numpy is found from its meaning, as for torch (`tape.py`), and can be written as
 plain calls of numpy (`numpy_script.py`). A meaning that asks for the numbers of an operand raises `Looked`: it may go
@@ -29,7 +29,7 @@ class Looked(NotImplementedError):
     """An operator's meaning looks at the numbers of an operand."""
 
 
-class Value:
+class NumpyValue:
     """An array whose numbers decide nothing."""
 
     __slots__ = ("raw",)
@@ -55,7 +55,7 @@ class Value:
     __bool__ = __int__ = __float__ = __index__ = __array__ = __iter__ = __getitem__ = item = tolist = _look
 
 
-class Call:
+class NumpyCall:
     """A function of numpy's on Values.
 
     Args:
@@ -79,7 +79,7 @@ class Call:
 
 def plain(value: Any) -> Any:
     """The value with arrays in the place of Values."""
-    if isinstance(value, Value):
+    if isinstance(value, NumpyValue):
         return value.raw
     return type(value)(map(plain, value)) if isinstance(value, tuple | list) else value
 
@@ -87,12 +87,12 @@ def plain(value: Any) -> Any:
 def _valued(made: Any) -> Any:
     if isinstance(made, tuple | list):
         return tuple(map(_valued, made))
-    return Value(np.asarray(made)) if isinstance(made, np.ndarray | np.generic) else made
+    return NumpyValue(np.asarray(made)) if isinstance(made, np.ndarray | np.generic) else made
 
 
 def owns(value: Any) -> bool:
-    """Whether it is a Value."""
-    return isinstance(value, Value)
+    """Whether it is a NumpyValue."""
+    return isinstance(value, NumpyValue)
 
 
 def is_known(raw: Any) -> bool:
@@ -100,41 +100,41 @@ def is_known(raw: Any) -> bool:
     return True
 
 
-def array(value: np.ndarray) -> Value:
-    return Value(value)
+def array(value: np.ndarray) -> NumpyValue:
+    return NumpyValue(value)
 
 
-def dtype(raw: Value) -> np.dtype:
+def dtype(raw: NumpyValue) -> np.dtype:
     return raw.dtype
 
 
-def number(raw: Value) -> Any:
+def number(raw: NumpyValue) -> Any:
     return raw.item()
 
 
-cast = Call(numpy_library.cast, CAST, idle=lambda raw, to: raw.dtype == to)
-bitcast = Call(numpy_library.bitcast, PLAIN, makes=False)
-reshape = Call(np.ndarray.reshape, VIEW, makes=False, idle=lambda raw, shape: raw.shape == tuple(shape))
-transpose = Call(np.ndarray.transpose, VIEW, makes=False, idle=lambda raw, order: order == tuple(range(raw.ndim)))
-broadcast = Call(np.broadcast_to, BROADCAST, makes=False, idle=lambda raw, shape: raw.shape == tuple(shape))
-complexed = Call(numpy_library.complexed, PLAIN)
-where = Call(np.where, WHERE)
-concatenate = Call(np.concatenate, PLAIN)
-folded = Call(numpy_library.folded, REDUCE)
-get = Call(numpy_library.get, GET, makes=False)
-set = Call(numpy_library.set, SET)
-at = Call(numpy_library.at, AT)
+cast = NumpyCall(numpy_library.cast, CAST, idle=lambda raw, to: raw.dtype == to)
+bitcast = NumpyCall(numpy_library.bitcast, PLAIN, makes=False)
+reshape = NumpyCall(np.ndarray.reshape, VIEW, makes=False, idle=lambda raw, shape: raw.shape == tuple(shape))
+transpose = NumpyCall(np.ndarray.transpose, VIEW, makes=False, idle=lambda raw, order: order == tuple(range(raw.ndim)))
+broadcast = NumpyCall(np.broadcast_to, BROADCAST, makes=False, idle=lambda raw, shape: raw.shape == tuple(shape))
+complexed = NumpyCall(numpy_library.complexed, PLAIN)
+where = NumpyCall(np.where, WHERE)
+concatenate = NumpyCall(np.concatenate, PLAIN)
+folded = NumpyCall(numpy_library.folded, REDUCE)
+get = NumpyCall(numpy_library.get, GET, makes=False)
+set = NumpyCall(numpy_library.set, SET)
+at = NumpyCall(numpy_library.at, AT)
 
 
 @cache
-def ufunc(name: str) -> Call:
-    return Call(getattr(np, name), UFUNC)
+def ufunc(name: str) -> NumpyCall:
+    return NumpyCall(getattr(np, name), UFUNC)
 
 
 @cache
-def function(name: str) -> Call:
+def function(name: str) -> NumpyCall:
     """A function of numpy's, by its name."""
-    return Call(numpy_library.function(name), PLAIN, makes=name in _MAKING)
+    return NumpyCall(numpy_library.function(name), PLAIN, makes=name in _MAKING)
 
 
 def kinds(raws: Sequence[Any]) -> tuple:

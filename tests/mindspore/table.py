@@ -104,7 +104,7 @@ PIPELINES = (
         "each rank's pieces in the order of the schedule, with what it sends and receives",
     ),
     (
-        "`strategy_ckpt_save_file`, other engines than numpy",
+        "`strategy_ckpt_save_file`",
         "refused with stages",
     ),
     (

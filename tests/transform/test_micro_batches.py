@@ -177,7 +177,8 @@ def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip(search):
     assert found[4][0] == pytest.approx(found[1][0], rel=1e-5)
     assert found[4][1].keys() == found[1][1].keys()
     for name, value in found[1][1].items():
-        np.testing.assert_allclose(found[4][1][name], value, atol=1e-5)
+        # The optimizer divides by the sizes of gradients, so that rounding in another order of sums shows.
+        np.testing.assert_allclose(found[4][1][name], value, rtol=2e-4, atol=2e-5)
     whole, cut = found[1][2], found[4][2]
     assert cut.compute_seconds > whole.compute_seconds and cut.seconds > whole.seconds
 
