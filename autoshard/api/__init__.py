@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.api.arguments import check_request, chosen_mesh, joined_hardware, known_hardware
 from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
-from autoshard.engines.session import Session
+from autoshard.engines.session import Session, SessionsByEngine
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.ir.fusion import fused
@@ -262,10 +262,10 @@ class Planned(PlannedData):
     ('dp=2 tp=4', True)
     """
 
-    @cached_property
+    @property
     def session(self) -> Session[Planned]:
         """The program bound to the ranks of this process: all of them, or under MPI one."""
-        return Session(self, default_comm(self.plan.mesh.devices))
+        return self.session_on("numpy")
 
     def __str__(self) -> str:
         return self.report()
@@ -358,14 +358,14 @@ class Planned(PlannedData):
 
     def session_on(self, engine: str, device: str = "auto") -> Session[Planned]:
         """The same with another engine than numpy: torch, or xla; `device` as of `run`."""
-        check_engine_device(engine, device)
-        if engine != "numpy" and (engine, device) not in self._sessions:
-            self._sessions[engine, device] = Session(self, default_comm(self.plan.mesh.devices), engine, device)
-        return self.session if engine == "numpy" else self._sessions[engine, device]
+        return self._sessions.on(engine, device)
 
     @cached_property
-    def _sessions(self) -> dict[tuple[str, str], Session[Planned]]:
-        return {}
+    def _sessions(self) -> SessionsByEngine[Session[Planned]]:
+        return SessionsByEngine(self._begin)
+
+    def _begin(self, engine: str, device: str) -> Session[Planned]:
+        return Session(self, default_comm(self.plan.mesh.devices), engine, device)
 
     def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.

@@ -93,13 +93,13 @@ def executor_of(
     comm: Comm,
     engine: str,
     device: str | DevicePlacement = "auto",
-    devices: Sequence[int] = (),
+    jax_devices: Sequence[int] = (),
 ) -> Runs:
     """What runs a program on the ranks that `comm` hosts, by the engine's name, and on which device.
 
     Args:
         device: of the engine torch: by name, or where this rank computes as it was chosen before.
-        devices: of the engine xla: for each rank which of JAX's devices it is; by default the first ones.
+        jax_devices: of the engine xla: for each rank which of JAX's devices it is; by default the first ones.
 
     Raises:
         UnknownNameError: there is no such engine, or device.
@@ -115,7 +115,7 @@ def executor_of(
     check_one_process(comm)
     from autoshard.engines.xla_engine import XlaRun
 
-    return XlaRun(program, devices)
+    return XlaRun(program, jax_devices)
 
 
 def _torch(program: Program, comm: Comm, compiled: bool, device: str | DevicePlacement) -> Runs:

@@ -28,12 +28,11 @@ from autoshard.engines.numpy_script import LARGEST
 from autoshard.engines.numpy_stretch import Stretch, StretchLine, Var, vars_in
 from autoshard.engines.numpy_values import AT, BROADCAST, CAST, GET, REDUCE, SET, UFUNC, VIEW, WHERE
 from autoshard.partition.program import Register
+from autoshard.runtime.comm import REDUCTIONS
 from autoshard.runtime.spare import spare
 
-_REDUCERS = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "all": np.logical_and,
-    "any": np.logical_or,
-}  # fmt: skip
+_REDUCERS = {**REDUCTIONS, "all": np.logical_and, "any": np.logical_or}
+"""numpy's functions that reduce, and the ufunc that each is the reduction by."""
 
 
 def _free(parts: list[np.ndarray], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:

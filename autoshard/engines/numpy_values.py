@@ -4,7 +4,7 @@
     x = Array(space, NumpyValue(np.ones(3)))     # np.exp(x) by the namespace is a NumpyCall of numpy's exp
 
 So what an operator's meaning asks of numpy is found from its meaning, as for torch (`tape.py`), and can be written as
-plain calls of numpy (`numpy_script.py`). A meaning that asks for the numbers of an operand raises `Looked`: it may go
+plain calls of numpy (`numpy_script.py`). A meaning that asks for the numbers of an operand raises `Broken`: it may go
 another way next time.
 """
 
@@ -17,16 +17,13 @@ from typing import Any
 import numpy as np
 
 from autoshard.engines import numpy_library
+from autoshard.engines.tape import Broken
 
 name = "numpy"
 UFUNC, REDUCE, VIEW, BROADCAST, GET, CAST, WHERE, SET, AT, PLAIN = (
     "ufunc", "reduce", "view", "broadcast", "get", "cast", "where", "set", "at", "plain",
 )  # fmt: skip
 """Kinds of calls: how numpy is told them (`numpy_text.py`)."""
-
-
-class Looked(NotImplementedError):
-    """An operator's meaning looks at the numbers of an operand."""
 
 
 class NumpyValue:
@@ -50,7 +47,7 @@ class NumpyValue:
         return self.raw.dtype
 
     def _look(self, *_: Any) -> Any:
-        raise Looked("it looks at the numbers of an operand")
+        raise Broken("it looks at the numbers of an operand")
 
     __bool__ = __int__ = __float__ = __index__ = __array__ = __iter__ = __getitem__ = item = tolist = _look
 

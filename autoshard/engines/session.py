@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from autoshard.engines.executors import executor_of
+from autoshard.engines.executors import check_engine_device, executor_of
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype, cut, join
@@ -20,6 +20,7 @@ from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import RuntimeSetupError
 
 P = TypeVar("P", bound=PlannedData)
+S = TypeVar("S")
 
 
 class Session(Generic[P]):
@@ -141,6 +142,31 @@ class Session(Generic[P]):
 
     def _join(self, parts: Parts, register: Register) -> np.ndarray:
         return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
+
+
+class SessionsByEngine(Generic[S]):
+    """The sessions of a plan, each made when it is first asked for; the engine numpy has one, on CPUs.
+
+    Args:
+        make: from an engine and a device to a session.
+    """
+
+    def __init__(self, make: Callable[[str, str], S]) -> None:
+        self._make = make
+        self._known: dict[tuple[str, str], S] = {}
+
+    def on(self, engine: str, device: str = "auto") -> S:
+        """The session of an engine on a device.
+
+        Raises:
+            UnknownNameError: there is no such engine, or device.
+            RuntimeSetupError: the engine computes on others, or what it needs is not there.
+        """
+        check_engine_device(engine, device)
+        key = engine, "auto" if engine == "numpy" else device
+        if key not in self._known:
+            self._known[key] = self._make(*key)
+        return self._known[key]
 
 
 def from_first_rank(comm: Comm, array: np.ndarray) -> np.ndarray:

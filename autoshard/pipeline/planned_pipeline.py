@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
+from autoshard.engines.session import SessionsByEngine
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.exports.forms import STAGE_FORMS
@@ -133,18 +134,18 @@ class PlannedPipeline(PipelineData):
             f"on {self.hardware.name}, {known} %"
         )
 
-    @cached_property
+    @property
     def session(self) -> PipelineSession:
         """The programs bound to the ranks of this process: all of them, or under MPI one."""
-        return PipelineSession(self, default_comm(self.devices))
+        return self.session_on("numpy")
 
     def session_on(self, engine: str, device: str = "auto") -> PipelineSession:
         """The same with another engine than numpy: torch, or xla; `device` as of `Planned.run`."""
-        check_engine_device(engine, device)
-        if engine != "numpy" and (engine, device) not in self._sessions:
-            self._sessions[engine, device] = PipelineSession(self, default_comm(self.devices), engine, device)
-        return self.session if engine == "numpy" else self._sessions[engine, device]
+        return self._sessions.on(engine, device)
 
     @cached_property
-    def _sessions(self) -> dict[tuple[str, str], PipelineSession]:
-        return {}
+    def _sessions(self) -> SessionsByEngine[PipelineSession]:
+        return SessionsByEngine(self._begin)
+
+    def _begin(self, engine: str, device: str) -> PipelineSession:
+        return PipelineSession(self, default_comm(self.devices), engine, device)

@@ -428,11 +428,14 @@ def test_stages_train_on_torch_as_on_numpy() -> None:
     pytest.importorskip("torch")
     found = []
     for engine in ("numpy", "torch"):
-        one = model({**SEMI, "device_num": 4, "pipeline_stages": 2})
+        one = model(
+            {**SEMI, "device_num": 4, "pipeline_stages": 2},
+            optimizer=lambda net: nn.Momentum(net.trainable_params(), 0.1, 0.9),
+        )
         one.train(2, data(), engine=engine)
         found.append({each.name: each.asnumpy() for each in one.network.trainable_params()})
     for name, wanted in found[0].items():
-        np.testing.assert_allclose(found[1][name], wanted, rtol=1e-4, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(found[1][name], wanted, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_memory_of_stages() -> None:

@@ -169,7 +169,7 @@ def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip(search):
     data = batches(1)[0]
     found = {}
     for parts in (1, 4):
-        network, optimizer = build(2, 2)
+        network, optimizer = build(2, 2, eps=1e-4)
         step = train_step(network, optimizer, *data)
         planned = autoshard.plan(step, mesh="dp=2 tp=2", search=search, micro_batches=parts)
         loss = planned.run(*data)
@@ -177,8 +177,7 @@ def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip(search):
     assert found[4][0] == pytest.approx(found[1][0], rel=1e-5)
     assert found[4][1].keys() == found[1][1].keys()
     for name, value in found[1][1].items():
-        # The optimizer divides by the sizes of gradients, so that rounding in another order of sums shows.
-        np.testing.assert_allclose(found[4][1][name], value, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(found[4][1][name], value, atol=1e-5)
     whole, cut = found[1][2], found[4][2]
     assert cut.compute_seconds > whole.compute_seconds and cut.seconds > whole.seconds
 

@@ -381,7 +381,7 @@ class _Maker:
             return self.summands[value]
         names = {ref.name for ref in self.axes.tensor}
         over = tuple(ref for ref in layout.partial if ref.name in names)
-        is_stream = self.recipe.sequence and self._streams.is_one(value)
+        is_stream = self.recipe.sequence and self._streams.is_stream(value)
         return self._streams.spread(value, layout, over) if is_stream else layout.final()
 
     @cached_property

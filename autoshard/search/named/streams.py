@@ -1,4 +1,8 @@
-"""Streams between products by columns and by rows, in parts along tokens (Korthikanti et al. 2022, section 4.2)."""
+"""Streams between products by columns and by rows, in parts along tokens (Korthikanti et al. 2022, section 4.2).
+
+What stands between the products, norms say, then needs no other part. Batch normalization takes statistics over tokens:
+there streams are in parts along features.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Streams:
     def __init__(self, graph: Graph, structure: Structure, pairs: Pairs) -> None:
         self.graph, self.structure, self.pairs = graph, structure, pairs
 
-    def is_one(self, value: Value) -> bool:
+    def is_stream(self, value: Value) -> bool:
         """Whether a sum over the ranks that split weights is completed in parts: not numbers that columns are scaled
         by, nor latents, which all columns need whole."""
         is_latent = self.graph.cotangents.get(value, value) in self.pairs.latents
@@ -72,10 +76,11 @@ class Streams:
         return any(map(self._is_over_tokens, self.structure.forward))
 
     def _is_over_tokens(self, node: Node) -> bool:
-        tokens = self._tokens.get(node.operands[0], ()) if len(node.operands) == 1 and node.op.has_rule else ()
-        summed, dims = {*node.rule.summed} if tokens else set(), node.rule.operands[0] if tokens else ()
-        gone = {dim for dim, factors in enumerate(dims) if factors and summed.issuperset(factors)}
-        return bool(gone) and gone.issuperset(tokens) and len(gone) < len(dims) and node.results[0].type.rank > 0
+        if len(node.operands) != 1 or not node.op.has_rule or node.operands[0] not in self._tokens:
+            return False
+        (dims,) = node.rule.operands
+        reduced = {dim for dim, factors in enumerate(dims) if factors and {*factors} <= {*node.rule.summed}}
+        return reduced.issuperset(self._tokens[node.operands[0]]) and len(reduced) < len(dims)
 
     @cached_property
     def _batch_first(self) -> bool:
