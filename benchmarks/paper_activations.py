@@ -10,8 +10,9 @@ from collections.abc import Collection
 from functools import cached_property
 
 from autoshard.ir.graph import Node, Value
-from autoshard.search.named.pairs import COLUMNS
+from autoshard.search.named.pairs import COLUMNS, ROWS
 from autoshard.search.named.structure import WeightUse
+from benchmarks.paper_scope import EXCHANGES
 from benchmarks.paper_sizes import Sizes, is_form
 
 
@@ -40,6 +41,19 @@ class Activations(Sizes):
             (0 if node.operands[0] in shared else node.operands[0].type.nbytes, node.results[0].type.nbytes)
             for node in found
         ]
+
+    @cached_property
+    def combinations(self) -> list[Node]:
+        """The products with data that sum rows of experts up for their tokens."""
+        rows = [node.results[0] for node, kind in self._kinds.items() if kind == ROWS]
+        users = dict.fromkeys((user, value) for value in rows for user in self._users(value))
+        return [user for user, value in users if self._is_combined(user, value) and user.op.name not in EXCHANGES]
+
+    @property
+    def combined(self) -> int:
+        """By how many bytes the rows that these take are more than their tokens."""
+        taken = sum(max(one.type.nbytes for one in node.operands) for node in self.combinations)
+        return taken - sum(node.results[0].type.nbytes for node in self.combinations)
 
     @property
     def number_of_experts(self) -> int:
@@ -85,8 +99,12 @@ class Activations(Sizes):
 
     @property
     def before(self) -> set[Value]:
-        """What streams that begin with no sum are made of."""
-        return self._ancestors(self._begun) - self._begun
+        """What is saved that is made of no sum and no stream, and is no column: it lies whole, but for what is combined
+        with rows of experts, which are in parts."""
+        behind = self._begun | {value for node in self.sums for value in node.results}
+        columns = {value for value, _ in self.pairs.columns}
+        columns |= {self._base(value) for node in self.combinations for value in node.operands}
+        return {value for value in self.saved if value not in columns and behind.isdisjoint(self._ancestors({value}))}
 
     @cached_property
     def taken(self) -> set[Value]:
@@ -97,11 +115,11 @@ class Activations(Sizes):
         return set({base: one for one in taken if (base := self._base(one)) in saved}.values())
 
     @property
-    def masks(self) -> int:
-        """Bytes of what is saved and all heads of an attention share: masks, slopes by distance."""
+    def masks(self) -> set[Value]:
+        """What is saved and all heads of an attention share: masks, slopes by distance."""
         nodes = [node for node in self.structure.forward if node.op.name == "Attention"]
         extra = {value for node in nodes for value in node.operands[3:] if (1, *value.type.shape)[-3] == 1}
-        return sum(one.type.nbytes for one in set(map(self._base, extra)) & self.saved)
+        return set(map(self._base, extra)) & self.saved
 
     @property
     def saved(self) -> set[Value]:

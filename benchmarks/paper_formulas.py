@@ -11,7 +11,8 @@
   the paper's model has not is read as `paper_sizes.py` says. The paper lays fused columns (queries, keys and values in
   one weight) out by heads; a model that has them one behind the other sends what the rank that lacks most of them
   lacks, forward and backward. With split sequences each rank sends its own tokens to experts: what is then gathered for
-  their columns, and scattered behind, are tokens once for each expert.
+  their columns, and scattered behind, are tokens once for each expert; so it is
+  where products combine experts' rows.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
@@ -24,11 +25,11 @@
   are scattered over the others first.
 
 Norms, biases behind rows and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
-vocabulary sum three numbers for each token; of tables of positions the rows that are looked up have gradients, unless
-positions are in parts. Masks that all heads share lie with all of them. What is kept is counted in the plan's program:
-the blocks that are there when the backward pass begins, with copies in another layout: with attention by heads, its own
-of queries, keys and values. Sequences that do not divide lie whole. Where an operator does what no paper has, the
-formula of what is sent is left out, and the operator named (`paper_scope.py`).
+vocabulary sum three numbers for each token; of tables of positions the rows that are looked up are gathered and have
+gradients, unless positions are in parts. Masks that all heads share lie with all of them. What is kept is counted in
+the plan's program: the blocks that are there when the backward pass begins, with copies in another layout: with
+attention by heads, its own of queries, keys and values. Sequences that do not divide lie whole. Where an operator does
+what no paper has, the formula of what is sent is left out, and the operator named (`paper_scope.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _zero(stage: int, keep: bool = False) -> Callable[[Any], Says]:
         n, size = of.mesh.devices, of.size
         yield from _held(of, n if stage == 3 else 1, n if stage >= 2 else 1, n if stage else 1)
         gathered = {0: size.gradients, 1: size.parameters, 2: size.parameters}.get(
-            stage, size.parameters + (0 if keep else size.used_back)
+            stage, size.gradients + (0 if keep else size.used_back)
         )
         sent = (n - 1) / n * (size.gradients + gathered + 4 * size.statistics)
         yield "sent", _unless(of.across_samples, sent), of.all_sent
@@ -61,14 +62,16 @@ def _hybrid(of: Any) -> Says:
     copies, parts = (size for _, size in of.mesh.axes)
     n, size = of.mesh.devices, of.size
     yield from _held(of, parts, parts, parts)
-    weights = (parts - 1) / parts * (size.gradients + size.parameters + size.used_back)
+    weights = (parts - 1) / parts * (2 * size.gradients + size.used_back)
     sent = weights + 2 * (copies - 1) / copies * size.gradients / parts + 4 * (n - 1) / n * size.statistics
     yield "sent", _unless(of.across_samples, sent), of.all_sent
 
 
 def _held(of: Any, parameters: int, gradients: int, states: int) -> Says:
     yield "parameters held", of.size.parameters / parameters, of.held_parameters
-    yield "gradients held", of.size.parameters / gradients, of.held_gradients
+    left = of.size.parameters - of.in_loops_of_layers  # what loops collect is scattered in each turn, in all stages
+    held = left / gradients + of.in_loops_of_layers / (gradients if gradients > 1 else states)
+    yield "gradients held", held, of.held_gradients
     yield "states held", of.size.states / states, of.held_states
 
 
@@ -80,8 +83,8 @@ def _unless(nodes: list[Node], formula: float) -> float | str:
 def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callable[[Any], Says]:
     def says(of: Any) -> Says:
         (data, tensor), size = (parts for _, parts in of.mesh.axes), of.size
-        inside = [one for one in size.trained if size.in_parts(one)]
-        outside = [one for one in size.trained if not size.in_parts(one)]
+        inside = [one for one in size.trained if size.in_parts(one) or sequence and size.by_tokens(one)]
+        outside = [one for one in size.trained if one not in inside]
         held = _bytes(inside) / tensor + _bytes(outside)
         yield "parameters held", held / (data if zero else 1), of.held_parameters
         without = of.across_samples + (of.across_tokens if sequence else [])
@@ -95,7 +98,7 @@ def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callabl
         if zero:
             back = sum(one.type.nbytes for one in inside if size.is_used_back(one)) / tensor
             back += sum(one.type.nbytes for one in outside if size.is_used_back(one))
-            sums = sums / 2 + (data - 1) / data * (held + back)
+            sums = sums / 2 + (data - 1) / data * (split / tensor + whole + back)
         yield "sent for weights", _unless(without, sums), of.over("dp") + of.over("dp.tp")
         if sequence:
             yield "kept for the backward pass", loops or _unless(without, _kept_by_tokens(of, keep)), of.kept
@@ -115,14 +118,13 @@ def _sums(of: Any, sequence: bool, keep: bool) -> float:
         routed = sum(rows - tokens for tokens, rows in size.dispatched)
         again = 0 if keep else size.entering
         sums += (size.returning - size.leaving + again + _bytes(size.beginnings)) / 2
-        sums += (2 if keep else 2.5) * routed
+        sums += (2 if keep else 2.5) * routed + size.combined
     return (2 * (tensor - 1) / tensor * sums + size.misplaced) / data
 
 
 def _kept_by_tokens(of: Any, keep: bool) -> float:
     (data, tensor), size = (parts for _, parts in of.mesh.axes), of.size
-    whole = _bytes(one for one in size.saved if one in size.before) + size.masks
-    whole += _bytes(size.taken) if keep else 0
+    whole = _bytes(size.before | size.masks | (size.taken if keep else set()))
     return _kept(of, size.saved) + (tensor - 1) / tensor * whole / data
 
 
@@ -140,7 +142,7 @@ def _context(heads: bool, keep: bool = False) -> Callable[[Any], Says]:
         sent = 2 * (n - 1) / n * size.parameters
         yield "sent for weights", _unless(of.across_samples, sent), of.for_weights
         kept = _kept(of, size.saved_by_heads if heads else size.saved_but_keys if keep else size.saved)
-        kept += share * (sum(map(size.sequence_that_is_whole, size.saved)) + (size.masks if heads else 0))
+        kept += share * (sum(map(size.sequence_that_is_whole, size.saved)) + (_bytes(size.masks) if heads else 0))
         kept += sum(keys for _, keys in size.attentions) / data if keep else 0
         yield "kept for the backward pass", _unless(of.across_samples, kept), of.kept
 

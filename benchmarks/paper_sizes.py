@@ -13,6 +13,7 @@ and behind one by rows their g sums its result. What their model lacks is read i
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
@@ -113,6 +114,21 @@ class Sizes:
         if any(parameter in self._sources(node.operands[0]) for node in self._split_lookups):
             return True
         return any(parameter in self._sources(other) for other in self._added_to_columns)
+
+    def by_tokens(self, parameter: Value) -> bool:
+        """Whether a parameter has a row for each place of a sequence, to which it is added where it is summed: with
+        split sequences it lies in parts as that does."""
+        shape = parameter.type.shape
+        divides = any(shape[dim] > 1 and shape[dim] % self.parts == 0 for dim in self._tokens.get(parameter, ()))
+        return divides and parameter in self._added_to_sums
+
+    @cached_property
+    def _added_to_sums(self) -> set[Value]:
+        """What of parameters alone is added to results of products by rows and of look-ups in parts."""
+        sums = [node for node in self.structure.forward if node.op.name == "Add"]
+        pairs = [pair for node in sums for pair in itertools.permutations(node.operands, 2)]
+        added = (one for one, other in pairs if one not in self.structure.fed and self._is_open(other))
+        return {source for one in added for source in self._sources(one)}
 
     @cached_property
     def _split(self) -> list[WeightUse]:
@@ -246,11 +262,15 @@ class Sizes:
         return value
 
     @cached_property
+    def sums(self) -> list[Node]:
+        """The products by rows, and the look-ups of data in tables that are in parts."""
+        found = {node for node, kind in self._kinds.items() if kind == ROWS} | set(self._split_lookups)
+        return [node for node in found if any(one in self.structure.fed for one in node.operands)]
+
+    @cached_property
     def _begun(self) -> set[Value]:
         """Streams that begin with no sum: taken apart by tokens with nothing to send."""
-        open_nodes = {node for node, kind in self._kinds.items() if kind == ROWS} | set(self._split_lookups)
-        open_nodes = [node for node in open_nodes if any(one in self.structure.fed for one in node.operands)]
-        made = {value for node in open_nodes for value in node.results}
+        made = {value for node in self.sums for value in node.results}
         return {one for one in self.pairs.streams if made.isdisjoint(self._ancestors({one}))}
 
     @property
@@ -306,10 +326,21 @@ class Sizes:
     def _origin(self, value: Value) -> Value:
         """What a value is another form of (cast, turned), or the tokens that go to experts."""
         while (made := self.graph.producers.get(value)) is not None:
-            if made[0].op.name != "DispatchTokens" and (len(made[0].operands) != 1 or not is_form(made[0])):
+            is_other = made[0].op.name == "DispatchTokens" or len(made[0].operands) == 1 and is_form(made[0])
+            tokens = made[0].operands[0] if is_other else self._dispatched_by(made[0])
+            if tokens is None:
                 return value
-            value = made[0].operands[0]
+            value = tokens
         return value
+
+    def _dispatched_by(self, node: Node) -> Value | None:
+        """The tokens of which a product with data makes rows for experts, which are more: what has a gradient, or else
+        is the smaller; None of another node."""
+        fed = [one for one in node.operands if one in self.structure.fed]
+        if len(fed) < 2 or not node.is_product or node in self.uses:
+            return None
+        tokens = min(fed, key=lambda one: (not self._needs_gradient(one), one.type.elements))
+        return tokens if tokens.type.elements < node.results[0].type.elements else None
 
     def _needs_gradient(self, value: Value) -> bool:
         return value in self._differentiated

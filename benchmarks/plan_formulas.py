@@ -66,6 +66,7 @@ class Facts:
 
     def __init__(self, planned: Any) -> None:
         from autoshard.partition.program import Collective, ManualCollective, timed
+        from autoshard.search.flat import flat
         from autoshard.search.named.structure import Structure
         from autoshard.transform.recompute import backward_begins
         from autoshard.transform.simplify import merge_equal, prune
@@ -73,7 +74,7 @@ class Facts:
         from benchmarks.paper_activations import Activations
 
         self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
-        structure = Structure(planned.graph)
+        structure, self.loops = Structure(planned.graph), Structure(flat(planned.graph).graph)
         forward = structure.forward_nodes
         self.backward = set(planned.graph.nodes[backward_begins(planned.graph) :])
         graph = merge_equal(prune(unrolled(planned.traced.graph)))
@@ -108,6 +109,12 @@ class Facts:
         """As they wait for the update; where it is made in several steps, for the first."""
         first = {one.owner: one.gradient for one in reversed(self.updates) if one.gradient is not None}
         return sum(map(self.local, first.values()))
+
+    @property
+    def in_loops_of_layers(self) -> int:
+        """Bytes of the parameters that are stacks of layers, of which each turn of a loop takes one."""
+        parameters = (one.parameter for one in self.updates if one.parameter is not None)
+        return sum(one.type.nbytes for one in parameters if self.loops.dims_of_turns(one))
 
     @property
     def kept(self) -> int:

@@ -240,10 +240,8 @@ def _strategy(one: OperatorRecord, node: Node, mesh: Mesh) -> Strategy:
     strategy = Strategy(node.rule, mesh, axes, _made_refs(one.carried, mesh), one.carriers)
     if not is_runnable(node.rule, strategy.parts):
         raise PlanError(f"{node.label} ({node.op.name}) cannot be split as {strategy}")
-    every = tuple(range(len(node.operands)))
-    if strategy.carried and (
-        node.rule.reduction != "sum" or strategy.carriers not in [linear or every for linear in node.op.linear]
-    ):
+    linear = node.op.linear_in(len(node.operands))
+    if strategy.carried and (node.rule.reduction != "sum" or strategy.carriers not in linear):
         raise PlanError(f"{node.label} ({node.op.name}) cannot run on terms of a sum in its operands {one.carriers}")
     assert strategy.operand_layouts or strategy.result_layouts, "an operator has either"  # raises for axes used twice
     return strategy

@@ -131,7 +131,7 @@ def _einsum_rule(*shapes: Shape, equation: str) -> str:
     return f"{', '.join(map(words, operands))} -> {words(result)}"
 
 
-@operator("Einsum", rule=_einsum_rule, linear=((0,),))
+@operator("Einsum", rule=_einsum_rule, linear=_EACH_OF_TWO)
 def einsum(*xs, equation):
     """Sum of products over the letters missing on the right, e.g. 'bik,bkj->bij'; no tensor repeats one."""
     operands, result = parse_equation(equation)

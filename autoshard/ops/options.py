@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 # How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
@@ -124,3 +125,10 @@ class OperatorOptions:
     fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]]
     over: tuple[tuple[int, ...], ...] | None
     imbalance: Callable | None
+
+
+@cache
+def fitting(sets: tuple[tuple[int, ...], ...], operands: int) -> tuple[tuple[int, ...], ...]:
+    """Sets of operands, () for all, where there are so many: those of which all are there."""
+    every = tuple(range(operands))
+    return tuple(members or every for members in sets if max(members, default=0) < operands)

@@ -30,7 +30,7 @@ from autoshard.core.rule import Rule, bind, decomposed
 from autoshard.core.tensortype import DType, TensorType, promote, type_of
 from autoshard.ops.attributes import OperatorPlacement, Types, hashable
 from autoshard.ops.index_map import BoxMap
-from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, UnequalFlops, with_former
+from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, UnequalFlops, fitting, with_former
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import RuleError, ShapeError, UnknownNameError, at
@@ -204,8 +204,13 @@ class Operator:
 
     @property
     def linear(self) -> tuple[tuple[int, ...], ...]:
-        """Sets of operands in which the operator is linear together: partial sums in all of one set pass through."""
+        """Sets of operands in which the operator is linear together, () for all: terms of a sum in all of one set pass
+        through. Those of a node are `linear_in`."""
         return self.options.linear
+
+    def linear_in(self, operands: int) -> tuple[tuple[int, ...], ...]:
+        """`linear` where there are so many operands: the sets of which all are there."""
+        return fitting(self.options.linear, operands)
 
     @property
     def neutral(self) -> str:

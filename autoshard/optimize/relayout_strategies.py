@@ -136,9 +136,8 @@ def _joined(wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], tak
 
 def _carriers(of: OperatorForm, places: Sequence[int]) -> tuple[int, ...] | None:
     """The operands that have to be terms of sums, if these ones are."""
-    every = tuple(range(len(of.operands)))
-    sets = (indices or every for indices in of.op.linear)
-    return next((tuple(indices) for indices in sets if set(places) <= set(indices)), None)
+    sets = of.op.linear_in(len(of.operands))
+    return next((indices for indices in sets if set(places) <= set(indices)), None)
 
 
 def _legal(of: OperatorForm, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:

@@ -213,8 +213,7 @@ def _strategy(node: Node, lying: Lying, layouts: Mapping[Value, Layout], strateg
     """How a part runs: its factors as the dims lie; terms of a sum that come in pass through if it is linear."""
     axes = _axes(node, lying, strategy)
     partial = [layouts[value].partial for value in node.operands]
-    for members in node.op.linear if node.rule.reduction == "sum" else ():
-        carriers = members or tuple(range(len(partial)))
+    for carriers in node.op.linear_in(len(partial)) if node.rule.reduction == "sum" else ():
         terms = partial[carriers[0]]
         alike = all(refs == (terms if i in carriers else ()) for i, refs in enumerate(partial))
         if terms and alike and _disjoint((*axes, terms)):

@@ -203,8 +203,7 @@ def partials_reached(menu: Domain, result: int) -> frozenset[int]:
 
 def _menu(node: Node, units: MeshUnits, reach: Reach) -> Domain:
     rule = node.rule
-    linear = tuple(members or tuple(range(len(rule.operands))) for members in node.op.linear)
-    linear = linear if rule.reduction == "sum" else ()
+    linear = node.op.linear_in(len(rule.operands)) if rule.reduction == "sum" else ()
     plain = [_fitting(rule, int(size)) for size in units.sizes]
     slots = [_product(plain, rule, units)]
     passing = [np.full(len(slots[0]), -1)]
@@ -305,6 +304,7 @@ def domain_size_bound(graph: Graph, units: MeshUnits) -> int:
     counts = {}
     for node in graph.nodes:
         if node.key not in counts:
-            choices = [len(_fitting(node.rule, int(size))) + bool(node.op.linear) for size in units.sizes]
-            counts[node.key] = math.prod(choices) * max(1, len(node.op.linear))
+            linear = node.op.linear_in(len(node.operands))
+            choices = [len(_fitting(node.rule, int(size))) + bool(linear) for size in units.sizes]
+            counts[node.key] = math.prod(choices) * max(1, len(linear))
     return max(counts.values(), default=1)

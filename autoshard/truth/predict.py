@@ -460,7 +460,8 @@ def _is_sum(one: Compute) -> bool:
     """Whether it makes another form of one tensor, or the sum of several."""
     if len(one.operands) == 1:
         return not one.op.has_rule or not one.node.rule.summed
-    return any(len(members or one.operands) == len(one.operands) for members in one.op.linear)
+    count = len(one.operands)
+    return any(len(members) == count for members in one.op.linear_in(count))
 
 
 def _is_float(one: Compute) -> bool:

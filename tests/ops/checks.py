@@ -123,10 +123,9 @@ def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: 
     """Terms of a sum in all operands of a linear set must add up to the whole; returns how many sets."""
     attrs, rng = op.check_attributes(attrs), np.random.default_rng(seed)
     whole = op.evaluate(arrays, attrs)
-    for members in op.linear:
-        members = members or range(len(arrays))
+    for members in op.linear_in(len(arrays)):
         terms = [rng.standard_normal(a.shape) if i in members else a for i, a in enumerate(arrays)]
         rests = [a - b if i in members else a for i, (a, b) in enumerate(zip(arrays, terms, strict=True))]
         for want, one, other in zip(whole, op.evaluate(terms, attrs), op.evaluate(rests, attrs), strict=True):
             np.testing.assert_allclose(one + other, want, rtol=1e-9, atol=1e-9, err_msg=op.name)
-    return len(op.linear)
+    return len(op.linear_in(len(arrays)))

@@ -143,8 +143,8 @@ def _with_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict) -> t
 
 def carrying(op: Operator, node: Node, mesh: Mesh) -> Iterator[Strategy]:
     """Strategies that let terms of a sum pass through, for each linear set and each mesh axis that is left over."""
-    for strategy, carriers in itertools.product(differing(enumerate_strategies(node.rule, mesh)), op.linear):
-        members = carriers or tuple(range(len(node.operands)))
+    sets = op.linear_in(len(node.operands))
+    for strategy, members in itertools.product(differing(enumerate_strategies(node.rule, mesh)), sets):
         for ref in strategy.free()[:1]:
             yield Strategy(node.rule, mesh, strategy.axes, (ref,), members)
 

@@ -87,9 +87,10 @@ def layout_of(shape: tuple[int, ...], mesh: Mesh, rng: np.random.Generator) -> L
 def carrying(node: Node, strategy: Strategy, rng: np.random.Generator) -> Strategy:
     """The strategy, with terms of a sum that pass through along a free axis if the operator is linear."""
     free = strategy.free()
-    if not free or not node.op.linear or strategy.rule.reduction != "sum" or node.given_rule is not None:
+    sets = node.op.linear_in(len(node.operands))
+    if not free or not sets or strategy.rule.reduction != "sum" or node.given_rule is not None:
         return strategy
-    members = node.op.linear[int(rng.integers(len(node.op.linear)))] or tuple(range(len(node.operands)))
+    members = sets[int(rng.integers(len(sets)))]
     if not all(node.operand_types[i].dtype.is_float for i in members):
         return strategy
     return Strategy(node.rule, strategy.mesh, strategy.axes, free[:1], members)

@@ -90,7 +90,7 @@ def test_only_linear_operators_carry_terms(sample):
     carrying = [one for one in suggested(node, mesh, operands, [()] * len(node.results)) if one.carried]
     linear = sample.op.linear and node.rule.reduction == "sum"
     assert bool(carrying) == bool(linear)
-    sets = {carriers or tuple(range(len(node.operands))) for carriers in sample.op.linear}
+    sets = sample.op.linear_in(len(node.operands))
     for strategy in carrying:
         assert strategy.carriers in sets and strategy.carried == (axis,)
         assert not any(ref.overlaps(axis) for refs in strategy.axes for ref in refs)

@@ -21,7 +21,7 @@ BATCH, WIDTH, WIDE, LAYERS, CLASSES = 16, 24, 40, 3, 8
 PARTS = 4
 
 
-def step(scanned: bool, decay: float = 0.0):
+def step(scanned: bool, decay: float = 0.0, count: int = LAYERS):
     """A step of Adam with layers one behind the other, or scanned with their weights in one array."""
     import jax
     import jax.numpy as jnp
@@ -32,7 +32,7 @@ def step(scanned: bool, decay: float = 0.0):
     def make(*shape: int):
         return jnp.asarray(rng.normal(size=shape).astype(np.float32) / 5)
 
-    layers = {"up": make(LAYERS, WIDTH, WIDE), "bias": make(LAYERS, WIDE), "down": make(LAYERS, WIDE, WIDTH)}
+    layers = {"up": make(count, WIDTH, WIDE), "bias": make(count, WIDE), "down": make(count, WIDE, WIDTH)}
     parameters = {"layers": layers, "head": make(WIDTH, CLASSES)}
 
     def layer(x, one):
@@ -41,7 +41,7 @@ def step(scanned: bool, decay: float = 0.0):
     def model(params, x):
         if scanned:
             x, _ = jax.lax.scan(layer, x, params["layers"])
-        for i in range(0 if scanned else LAYERS):
+        for i in range(0 if scanned else count):
             x, _ = layer(x, jax.tree.map(lambda of, i=i: of[i], params["layers"]))
         return x @ params["head"]
 
@@ -86,13 +86,24 @@ def test_states_lie_as_zero_means_them(mode: str, scanned: bool) -> None:
     assert_runs_as_whole(planned, [x], rtol=2e-4)
 
 
-@pytest.mark.parametrize("mode", ["data_parallel", "zero2", "zero3"])
-@pytest.mark.parametrize("decay", [0.0, 0.1], ids=["adam", "adamw"])
-def test_scanned_layers_send_what_zero_says(mode: str, decay: float) -> None:
-    """Gradients are summed once a layer, parameters gathered once a layer and pass: no turn of the loop sends all."""
-    planned = ash.plan(step(True, decay)[0], mesh=f"dp={PARTS}", search=mode, hardware="h100", passes=False)
+@pytest.mark.parametrize("mode", ["data_parallel", "zero1", "zero2", "zero3", "zero3_keep"])
+@pytest.mark.parametrize(("count", "decay"), [(3, 0.0), (3, 0.1), (4, 0.0)], ids=["adam", "adamw", "divided"])
+def test_scanned_layers_send_what_zero_says(mode: str, count: int, decay: float) -> None:
+    """Gradients are summed once a layer, parameters gathered once a layer and pass, or once a step (zero3_keep): no
+    turn of the loop sends all, also where the ranks divide the layers."""
+    planned = ash.plan(step(True, decay, count)[0], mesh=f"dp={PARTS}", search=mode, hardware="h100", passes=False)
     passes = 3 if mode == "zero3" else 2
     assert sent(planned) == pytest.approx(passes * parameters(planned) * (PARTS - 1) / PARTS, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["zero1", "zero3", "zero3_keep", "zero3(dp) + megatron(tp)"])
+def test_layers_that_ranks_divide_are_no_parts(mode: str) -> None:
+    """Each turn of the loop takes its layer from all ranks, and not from the one that would have it."""
+    traced, x = step(True, count=4)
+    planned = ash.plan(traced, mesh="dp=2 tp=2" if "tp" in mode else f"dp={PARTS}", search=mode, hardware="h100")
+    layers = [value for value in planned.graph.inputs if value.type.rank and value.type.shape[0] == 4]
+    assert len(layers) == 9 and not any(planned.plan.layouts[value].dims[0] for value in layers)
+    assert_runs_as_whole(planned, [x], rtol=2e-4)
 
 
 @pytest.mark.parametrize("scanned", [False, True], ids=["layer by layer", "scanned"])

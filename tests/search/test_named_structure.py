@@ -67,6 +67,34 @@ def test_latents_lie_on_all_ranks_and_products_of_them_make_columns(mode):
     assert_runs_as_whole(found, (x,))
 
 
+class Buckets(nn.Cell):
+    """Experts as einsum writes them: products with data give tokens to all experts and sum up what these make."""
+
+    def __init__(self, experts: int = 3) -> None:
+        super().__init__()
+        self.before = nn.Dense(WIDTH, WIDTH)
+        self.gate = Parameter(array(WIDTH, experts) / 4, name="gate")
+        self.up = Parameter(array(experts, WIDTH, WIDE) / 4, name="up")
+        self.down = Parameter(array(experts, WIDE, WIDTH) / 4, name="down")
+
+    def construct(self, x):
+        x = self.before(x)
+        gates = ops.softmax(ops.matmul(x, self.gate))
+        rows = ops.einsum(gates, x, equation="gse,gsd->egsd")
+        wide = ops.relu(ops.einsum(rows, self.up, equation="egsd,edf->egsf"))
+        made = ops.einsum(wide, self.down, equation="egsf,efd->egsd")
+        return ops.reduce_sum(ops.square(x + ops.einsum(gates, made, equation="gse,egsd->gsd")))
+
+
+def test_experts_are_summed_where_tokens_are_fewer():
+    x = array(4, 8, WIDTH)
+    found = planned(Buckets(), (x,), "megatron", "tp=4")
+    moved = sums(found)
+    assert moved["all_reduce", "f32[4, 8, 16]"] >= 1
+    assert not any(of.startswith("f32[3,") for _, of in moved), "rows of experts stay sums, for the gates' gradient too"
+    assert_runs_as_whole(found, (x,))
+
+
 class Recurrent(nn.Cell):
     """Each turn adds what the last one made, multiplied, to columns of what goes in."""
 

@@ -107,9 +107,7 @@ def _legal(rule: Rule, axes: Axes, *neighbours: Axes) -> Axes:
 def _carried(node: Node, operands: Sequence[Sequence[Layout]], axes: Axes) -> Iterator[tuple[Refs, tuple[int, ...]]]:
     """Ways to let partial sums pass through: all operands of a linear set are partial along the same free axes."""
     used = [ref for refs in axes for ref in refs]
-    carriers_of = node.op.linear if node.rule.reduction == "sum" else ()
-    for carriers in carriers_of:
-        members = tuple(range(len(node.operands))) if carriers == () else carriers
+    for members in node.op.linear_in(len(node.operands)) if node.rule.reduction == "sum" else ():
         terms = [_terms(operands[i]) for i in members]
         common = set.intersection(*terms) if terms else set()
         carried = tuple(sorted((ref for ref in common if not any(_clash(ref, one) for one in used)), key=_order))

@@ -159,8 +159,7 @@ class _Following:
         ]
         if node.rule.reduction != "sum" or not asked or not all(asked):
             return strategy
-        for carriers in node.op.linear:
-            members = carriers or tuple(range(len(node.operands)))
+        for members in node.op.linear_in(len(node.operands)):
             held = [self.layouts[node.operands[i]] for i in members]
             common = [ref for ref in asked[0] if all(ref in one.partial and one.reduction == "sum" for one in held)]
             carried = tuple(ref for ref in common if not any(ref.overlaps(one) for one in strategy.used))

@@ -36,6 +36,8 @@ class Completion:
         pinned: layouts that computed values are left in whatever their operator does, by value; `adjust` may add those
             of its node's results.
         settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
+        parts: in how many parts a result will lie that is split for what it is the gradient of.
+        ends: whether a value that is a sum is completed, even if all that use it are linear in it.
         gathered: axes over which what is made of parameters alone lies in parts, but is gathered where it meets others,
             or is spread over more.
     """
@@ -49,11 +51,13 @@ class Completion:
         pinned: Mapping[Value, Layout] | None = None,
         settle: Callable[[Value, Layout], Layout] = lambda value, layout: layout.final(),
         gathered: Refs = (),
+        parts: Callable[[Value], int] = lambda value: 1,
+        ends: Callable[[Value], bool] = lambda value: False,
     ) -> None:
         self.problem, self.structure = problem, structure
         self.graph: Graph = problem.graph
         self.adjust, self.pinned, self.settle = adjust, {} if pinned is None else pinned, settle
-        self.gathered = gathered
+        self.gathered, self.parts, self.ends = gathered, parts, ends
         roles = zip(self.graph.inputs, self.graph.roles, strict=True)
         whole = {value: Layout.replicated(problem.mesh, value.type.rank) for value, role in roles if role != CARRIED}
         carried = {value: layout for value, layout in self.pinned.items() if self.graph.role_of.get(value) == CARRIED}
@@ -190,10 +194,10 @@ class Completion:
             return (), ()
         open_sums = [layout.partial if layout.reduction == "sum" else () for layout in map(self._of, node.operands)]
         used = {ref.name for layout in map(self._of, node.operands) for refs in layout.dims for ref in refs}
-        for carriers in node.op.linear:
-            members = carriers or tuple(range(len(node.operands)))
-            if any(refs for i, refs in enumerate(open_sums) if i not in members):
-                continue
+        for members in node.op.linear_in(len(node.operands)):
+            outside = (i for i, refs in enumerate(open_sums) if refs and i not in members)
+            if any(self._passes(node.operands[i]) for i in outside):
+                continue  # others are completed for all that use them
             first, *others = [i for i in members if open_sums[i]] or (members[0],)
             along = open_sums[first]
             if not any(self._passes(node.operands[i]) for i in (first, *others)):
@@ -208,10 +212,15 @@ class Completion:
 
     def _takes_along(self, node: Node, members: Sequence[int], term: int) -> bool:
         """Whether a term alone takes with it what is made of parameters (a bias): where that is one sum less, as the
-        result of another product is added to it next, or fewer bytes, as less is made of it."""
+        result of another product is added to it next, or fewer bytes, as less is made of it; and a constant (room for
+        rows) where the result is no more than the term."""
         value, *further = node.results
-        if further or any(node.operands[i] in self.structure.fed for i in members if i != term):
+        others = [node.operands[i] for i in members if i != term]
+        if further or any(one in self.structure.fed for one in others):
             return False
+        is_room = not any(one in self.structure.grounded for one in others)
+        if is_room and value.type.elements // self.parts(value) <= node.operands[term].type.elements:
+            return True
         users = self.graph.users[value]
         if self._passes(value) and self._made_of(value) < value.type.elements:
             return True
@@ -234,20 +243,21 @@ class Completion:
         """Whether all that use a value are linear in it and make no more of it than it is itself; else its sum is
         completed once, for all of them."""
         if value not in self._passing:
-            near = self._made_of(value) <= value.type.elements
+            near = self._made_of(value) <= value.type.elements and not self.ends(value)
             self._passing[value] = near and all(_is_linear(node, i) for node, i in self.graph.users[value])
         return self._passing[value]
 
     def _made_of(self, value: Value) -> int:
-        """How many elements all that use a value make."""
-        return sum(result.type.elements for node, _ in self.graph.users[value] for result in node.results)
+        """How many elements all that use a value make, on a rank."""
+        made = (result for node, _ in self.graph.users[value] for result in node.results)
+        return sum(one.type.elements // self.parts(one) for one in made)
 
     def _of(self, value: Value) -> Layout:
         return self.layouts.get(value) or Layout.replicated(self.problem.mesh, value.type.rank)
 
 
 def _is_linear(node: Node, operand: int) -> bool:
-    return any(not carriers or operand in carriers for carriers in node.op.linear)
+    return any(operand in members for members in node.op.linear_in(len(node.operands)))
 
 
 def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
@@ -256,11 +266,9 @@ def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
     new = list(axes)
     for i, refs in enumerate(more):
         used = [ref for j, one in enumerate(new) for ref in one if j != i] + taken
-        if (
-            len(refs) <= len(new[i])
-            or refs[: len(new[i])] != new[i]
-            or any(_clash(ref, other) for ref in refs for other in used)
-        ):
+        more_of = without(refs, new[i])
+        begins_so = merge_refs((*new[i], *more_of)) == merge_refs(refs)
+        if not more_of or not begins_so or any(_clash(ref, other) for ref in refs for other in used):
             continue
         tried = [*new[:i], merge_refs(refs), *new[i + 1 :]]
         if is_legal(node.rule, [size_of(one) for one in tried]):
@@ -319,6 +327,6 @@ def forms_of(
         if strategy.result_layouts[i] == of:
             sides = enumerate(zip(node.operands, strategy.operand_layouts, strict=True))
             forms = {i: side for i, side in sides if side[0] in fed and side[0].type.elements == one.type.elements}
-            is_sum = len(forms) > 1 and any(not all_of or {*forms} <= {*all_of} for all_of in node.op.linear)
+            is_sum = len(forms) > 1 and any({*forms} <= {*all_of} for all_of in node.op.linear_in(len(node.operands)))
             ahead += [(x, need, summands if is_sum else into) for x, need in forms.values()]
     return found, summands

@@ -87,7 +87,8 @@ class _Maker:
         if self.second:
             self._split_weights()
         self.left = self._pinned()
-        return self._completion(self._inputs(), self._adjust, self.left).plan(self.recipe.name, self._words())
+        words = f"{self.recipe.words}; {self.axes.shown(self.mesh, self.recipe.hybrid)}"
+        return self._completion(self._inputs(), self._adjust, self.left).plan(self.recipe.name, words)
 
     @property
     def second(self) -> Refs:
@@ -109,21 +110,6 @@ class _Maker:
             graph = regather_values(graph, [value for node in attentions for value in sequences.keys_of(node)])
         return regather(graph) if self.recipe.again else graph
 
-    def _words(self) -> str:
-        parts = {
-            "data": self.axes.data,
-            "shards": self.axes.shard,
-            "tensor": self.axes.tensor,
-            "experts": self.axes.expert,
-            "sequence": self.axes.context,
-        }
-        if not self.recipe.hybrid:
-            del parts["shards"]
-        used = ", ".join(
-            f"{word} over {'.'.join(map(self.mesh.show_ref, refs))}" for word, refs in parts.items() if refs
-        )
-        return f"{self.recipe.words}; {used or 'nothing is split'}"
-
     def _refuse(self, why: str) -> PlanError:
         return PlanError(f"the named plan {self.recipe.name!r} does not fit {self.graph.name!r}: {why}")
 
@@ -136,8 +122,9 @@ class _Maker:
             )
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
             raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
-        if self.recipe.context:
-            self._check_sequences()
+        parts = size_of(self.axes.context)
+        if self.recipe.context and (why := sequences.misfit(self.structure, self._sequences, parts)):
+            raise self._refuse(why)
 
     def check_experts(self) -> None:
         """Raises PlanError if there are no experts where they are what is split."""
@@ -146,23 +133,6 @@ class _Maker:
                 "no product multiplies tokens by weights of several experts, one beside the other; of sorted tokens "
                 "there is one if the model is imported with capacity_factor=inf"
             )
-
-    def _check_sequences(self) -> None:
-        parts = size_of(self.axes.context)
-        attentions = [node for node in self.structure.forward if node.op.name == "Attention"]
-        if not attentions:
-            raise self._refuse("it has no operator Attention, between whose queries and keys a sequence could be split")
-        if not self._sequences:
-            raise self._refuse(
-                "no data input has a dim behind the batch whose contiguous parts become those of the sequence of an "
-                "attention"
-            )
-        if not any(self._sequence(value) for value in self._sequences):
-            shown = ", ".join(f"{value.name} {value.type}" for value in self._sequences)
-            raise self._refuse(f"{parts} parts divide the sequence of none of {shown}")
-        if all(node.operands[0].type.shape[-2] % parts for node in attentions):
-            shown = ", ".join(str(one) for one in sorted({node.operands[0].type.shape[-2] for node in attentions}))
-            raise self._refuse(f"{parts} parts divide the sequence of no attention; these have {shown} queries")
 
     @cached_property
     def _sequences(self) -> dict[Value, int]:
@@ -184,7 +154,9 @@ class _Maker:
         pinned: Mapping[Value, Layout] | None = None,
     ) -> Completion:
         gathered = self.axes.shard if self.recipe.zero == 3 else ()
-        return Completion(self.problem, self.structure, inputs, adjust, pinned, self._settle, gathered)
+        parts = self._parts if pinned is not None else lambda value: 1  # known behind the first
+        hooks = self._settle, gathered, parts, self._goes_to_experts
+        return Completion(self.problem, self.structure, inputs, adjust, pinned, *hooks)
 
     # -- layouts of inputs
 
@@ -223,11 +195,13 @@ class _Maker:
         return self.parameters.get(value) or Layout.replicated(self.mesh, value.type.rank)
 
     def _sharded(self, value: Value) -> Layout:
-        """The base split further over ZeRO's axes, along the first dim that it divides; else as it is."""
+        """The base split further over ZeRO's axes, along the first dim that it divides, of layers that turns of a loop
+        take last; else as it is."""
         base = self._base(value)
         over = without(self.axes.shard, base.used)
-        for dim, (size, parts) in enumerate(zip(value.type.shape, base.parts, strict=True)):
-            if over and size % (parts * size_of(over)) == 0:
+        turns = self.structure.dims_of_turns(value)
+        for dim in sorted(range(base.rank), key=lambda dim: dim in turns):
+            if over and value.type.shape[dim] % (base.parts[dim] * size_of(over)) == 0:
                 dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(base.dims)]
                 return base.with_dims(dims)
         return base
@@ -238,10 +212,11 @@ class _Maker:
         return self._sharded(parameter) if self.recipe.zero else self._base(parameter)
 
     def _pinned(self) -> dict[Value, Layout]:
-        """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts, already
-        where they are the gradient of another form of the parameter (cast, transposed). What several uses of a
-        parameter add to its gradient is left as it comes, to be completed once, where they are one. None where micro
-        batches add terms up that are reduced once: what parameters gathered for all of them, and ZeRO-1, stand for."""
+        """Gradients that are not left as terms of a sum until the update: whole in stage 1, but for those that a loop
+        collects, later in parts, already where they are the gradient of another form of the parameter
+        (cast, turned). What several uses of a parameter add to its gradient is left as it comes, to be
+        completed once, where they are one. None where micro batches add terms up that are reduced once:
+        what parameters gathered for all of them, and ZeRO-1, stand for."""
         found: dict[Value, Layout] = {}
         once = self.recipe.zero == 1 or self.recipe.zero == 3 and not self.recipe.again
         if once and self.problem.options.get(REDUCED_ONCE):
@@ -250,8 +225,8 @@ class _Maker:
             if self.recipe.zero and update.gradient is not None and update.owner is not None:
                 if self.recipe.zero == 1 and self.structure.is_made_of_states(update):
                     continue  # it lies as the states do, not as the gradient
-                base = self._base(update.owner)
-                layout = base if self.recipe.zero == 1 else self._sharded(update.owner)
+                whole = self.recipe.zero == 1 and not self.structure.dims_of_turns(update.owner)
+                layout = self._base(update.owner) if whole else self._sharded(update.owner)
                 same, summands = forms_of(self.graph, update.gradient, layout, self._made_backward)
                 found.update((value, layout) for value, layout in same.items() if not self.structure.is_spread(value))
                 self.summands.update(summands)
@@ -345,6 +320,18 @@ class _Maker:
                 return [(i, refs) for i, refs in enumerate(axes) if refs]
         return []
 
+    def _goes_to_experts(self, value: Value) -> bool:
+        """Whether, with split sequences, a value is combined with tokens by a product: rows of experts, of which each
+        rank has its part to keep."""
+        users = [user for user, _ in self.graph.users[value]] if self.recipe.sequence else []
+        products = [user for user in users if user.is_product]
+        return any(one in self.structure.fed for user in products for one in user.operands if one is not value)
+
+    def _parts(self, value: Value) -> int:
+        """In how many parts a gradient lies over the second axis."""
+        layout = self._differentiated(value)
+        return math.prod(layout.parts) if layout is not None and layout.rank == value.type.rank else 1
+
     def _differentiated(self, value: Value) -> Layout | None:
         """How the parameter, or the other form of one, that a value is the gradient of is split."""
         of = self.graph.cotangents.get(value)
@@ -386,8 +373,12 @@ class _Maker:
 
     @cached_property
     def _gathered_forms(self) -> frozenset[Node]:
-        """What makes other forms of parameters from what ZeRO-3 gathers of these for other nodes."""
-        return self.structure.forms_beside(in_forward=self.recipe.again) if self.recipe.zero == 3 else frozenset()
+        """What makes other forms of parameters from what ZeRO-3 gathers of these for other nodes; and, where it gathers
+        once a step, what takes them into loops."""
+        if self.recipe.zero != 3:
+            return frozenset()
+        once = () if self.recipe.again else self.structure.into_loops()
+        return self.structure.forms_beside(in_forward=self.recipe.again).union(once)
 
     @cached_property
     def _streams(self) -> Streams:

@@ -91,6 +91,13 @@ class Axes:
             refs("context") if recipe.context else (),
         )
 
+    def shown(self, mesh: Mesh, hybrid: bool) -> str:
+        """What lies over which axes, for people."""
+        parts = {"data": self.data, "shards": self.shard if hybrid else ()}
+        parts |= {"tensor": self.tensor, "experts": self.expert, "sequence": self.context}
+        used = (f"{word} over {'.'.join(map(mesh.show_ref, refs))}" for word, refs in parts.items() if refs)
+        return ", ".join(used) or "nothing is split"
+
 
 def _check(recipe: Recipe, mesh: Mesh, given: Mapping[str, tuple[str, ...]]) -> None:
     for word, names in given.items():

@@ -8,6 +8,8 @@ Ulysses", section 3).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autoshard.core.strategy import Strategy, is_legal
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
@@ -41,6 +43,25 @@ def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
             same = [dim for shape, dim in sizes.items() if value.type.shape[: dim + 1] == shape]
             found.update([(value, max(same))] if same else [])
     return found
+
+
+def misfit(structure: Structure, dims: Mapping[Value, int], parts: int) -> str:
+    """Why sequences, which are in these dims of inputs, cannot be in so many parts; empty if they can."""
+    attentions = [node for node in structure.forward if node.op.name == "Attention"]
+    if not attentions:
+        return "it has no operator Attention, between whose queries and keys a sequence could be split"
+    if not dims:
+        return (
+            "no data input has a dim behind the batch whose contiguous parts become those of the sequence of an "
+            "attention"
+        )
+    if all(value.type.shape[dim] % parts for value, dim in dims.items()):
+        shown = ", ".join(f"{value.name} {value.type}" for value in dims)
+        return f"{parts} parts divide the sequence of none of {shown}"
+    if all(node.operands[0].type.shape[-2] % parts for node in attentions):
+        shown = ", ".join(str(one) for one in sorted({node.operands[0].type.shape[-2] for node in attentions}))
+        return f"{parts} parts divide the sequence of no attention; these have {shown} queries"
+    return ""
 
 
 def words_looked_up(graph: Graph, structure: Structure) -> dict[Node, int]:

@@ -87,6 +87,7 @@ class Streams:
         """Whether the batch is cut further, not the sequence: where some products have both in one dim, of which only
         the batch can be."""
         ranks = {use.node.results[0].type.rank for use in self.structure.weight_uses if not use.batch}
-        looked_up = [node.results[0].type for node, _ in self.structure.lookups]
+        words = [node for node, _ in self.structure.lookups if node.operands[1] in self.structure.fed]
+        looked_up = [node.results[0].type for node in words]
         ranks |= {one.rank for one in looked_up if one.dtype.is_float}
         return {2, 3} <= ranks

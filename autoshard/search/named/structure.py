@@ -259,6 +259,39 @@ class Structure:
         return frozenset(found)
 
     @cached_property
+    def counted(self) -> frozenset[Value]:
+        """Values that differ from one turn of a loop to the next and depend on no input: counters, and what is made of
+        them."""
+        return self._made_of({CARRIED}) - self.grounded if self.keepers else frozenset()
+
+    def dims_of_turns(self, parameter: Value) -> frozenset[int]:
+        """The dims of a parameter of which each turn of a loop takes a part: its layers."""
+        found: set[int] = set()
+        ahead = [(parameter, dim, dim) for dim in range(parameter.type.rank)] if self.keepers else []
+        for value, dim, of in ahead:
+            for node, operand in self.graph.users[value]:
+                if not node.op.has_rule or self.only_source(node) != operand:
+                    continue
+                factors = {*node.rule.operands[operand][dim]}
+                sides = zip(node.results, node.rule.results, strict=True)
+                made = [(one, i, of) for one, dims in sides for i, own in enumerate(dims) if factors & {*own}]
+                is_turn = any(other in self.counted for i, other in enumerate(node.operands) if i != operand)
+                found |= {of} if is_turn and not made else set()
+                made += [(self.keepers[one], i, of) for one, i, _ in made if one in self.keepers]
+                ahead += [spot for spot in made if spot not in ahead]
+        return frozenset(found)
+
+    def into_loops(self) -> Iterator[Node]:
+        """The nodes through which parameters enter loops: what these start with, or take of one from outside."""
+        for value in self.graph.inputs:
+            if self.graph.role_of[value] != PARAMETER or not self.keepers:
+                continue
+            for node, operand in self.graph.users[value]:
+                others = (other for i, other in enumerate(node.operands) if i != operand)
+                if node.results[0] in self.keepers or any(one in self.counted for one in others):
+                    yield node
+
+    @cached_property
     def _carried_unchanged(self) -> dict[Value, Value]:
         """What loops carry and give on as it is, to what they start with."""
         starts: dict[Value, set[Value]] = {}

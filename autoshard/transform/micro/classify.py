@@ -211,7 +211,7 @@ class _Classifier:
         """Whether a linear operator on terms runs for each micro batch: if then less has to be added up than otherwise,
         or if it costs nothing and terms of other uses may join."""
         terms = tuple(i for i, form in enumerate(used) if isinstance(form, MicroPartial))
-        sets = [members or tuple(range(len(node.operands))) for members in node.op.linear]
+        sets = node.op.linear_in(len(node.operands))
         if node.regions or len(node.results) != 1 or terms not in sets or not node.op.has_rule:
             return False
         if {used[i] for i in terms} != {MicroPartial("sum")}:
