@@ -86,7 +86,8 @@ def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callabl
         inside = [one for one in size.trained if size.in_parts(one) or sequence and size.by_tokens(one)]
         outside = [one for one in size.trained if one not in inside]
         held = _bytes(inside) / tensor + _bytes(outside)
-        yield "parameters held", held / (data if zero else 1), of.held_parameters
+        by_channels = of.statistics_over_tokens if sequence else []
+        yield "parameters held", _unless(by_channels, held / (data if zero else 1)), of.held_parameters
         without = of.across_samples + (of.across_tokens if sequence else [])
         split, whole = (sum(map(size.gradient, some)) for some in (inside, outside))
         shards = 2 * (tensor - 1) / tensor * whole / data if zero else 0

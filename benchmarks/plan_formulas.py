@@ -164,6 +164,13 @@ class Facts:
         return across_samples(self.size.graph, self.size.structure)
 
     @cached_property
+    def statistics_over_tokens(self) -> list[Any]:
+        """Operators that take means of a stream over all tokens, beside which it and its weights lie by channels."""
+        from autoshard.search.named.streams import Streams
+
+        return list(Streams(self.size.graph, self.size.structure, self.size.pairs).statistics)
+
+    @cached_property
     def across_tokens(self) -> list[Any]:
         """Operators of a stream that do not work on each token by itself."""
         from benchmarks.paper_scope import across_tokens

@@ -240,12 +240,19 @@ class Completion:
         return node is not None
 
     def _passes(self, value: Value) -> bool:
-        """Whether all that use a value are linear in it and make no more of it than it is itself; else its sum is
-        completed once, for all of them."""
+        """Whether all that use a value are linear in it, make no more of it than it is itself, and are no products that
+        weights' gradients come from, of which more ranks would have terms; else its sum is completed once, for all."""
         if value not in self._passing:
             near = self._made_of(value) <= value.type.elements and not self.ends(value)
-            self._passing[value] = near and all(_is_linear(node, i) for node, i in self.graph.users[value])
+            users = self.graph.users[value]
+            self._passing[value] = near and all(
+                _is_linear(node, i) and not self._is_gradient_of_weight(node) for node, i in users
+            )
         return self._passing[value]
+
+    def _is_gradient_of_weight(self, node: Node) -> bool:
+        of = [self.graph.cotangents.get(value) for value in node.results] if node.is_product else []
+        return any(one is not None and self.structure.parameter_of(one) is not None for one in of)
 
     def _made_of(self, value: Value) -> int:
         """How many elements all that use a value make, on a rank."""

@@ -62,7 +62,7 @@ class Streams:
         found = self._tokens.get(self.graph.cotangents.get(value, value), self._tokens.get(value))
         if found is None:  # nothing that products by columns or rows have to do with
             return ((0, 1) if self._batch_first else (1, 0)) if value.type.rank > 2 else (0,)
-        if self._over_tokens:
+        if self.statistics:
             return [*(dim for dim in range(value.type.rank) if dim not in found), *found]
         return sorted(found, key=lambda dim: (dim == 0) is not self._batch_first)
 
@@ -71,9 +71,11 @@ class Streams:
         return token_dims(self.graph, self.pairs)
 
     @cached_property
-    def _over_tokens(self) -> bool:
-        """Whether the forward pass takes means, or sums, of features over all tokens."""
-        return any(map(self._is_over_tokens, self.structure.forward))
+    def statistics(self) -> tuple[Node, ...]:
+        """The forward nodes that take means, or sums, of features over all tokens, which are then spread over these
+        again: not those of a loss."""
+        taken = filter(self._is_over_tokens, self.structure.forward)
+        return tuple(node for node in taken if self.structure.is_spread(node.results[0]))
 
     def _is_over_tokens(self, node: Node) -> bool:
         if len(node.operands) != 1 or not node.op.has_rule or node.operands[0] not in self._tokens:

@@ -123,11 +123,12 @@ class Structure:
         return update.owner in self.owners.values() and not update.states
 
     def is_spread(self, value: Value) -> bool:
-        """Whether a gradient is also spread over tokens, as those of a norm over the batch are: these want all of it,
+        """Whether a value is also spread over tokens, as gradients of a norm over the batch are: these want all of it,
         and would follow it if it lay in parts."""
         ahead, seen = [value], {value}
         for one in ahead:
-            for result in (result for user, _ in self.graph.users[one] for result in user.results):
+            made = (result for user, _ in self.graph.users[one] for result in user.results)
+            for result in (result for result in made if result.type.dtype.is_float):
                 if result.type.elements > one.type.elements:
                     return True
                 if result.type.elements == one.type.elements and result not in seen and result not in self.graph.tied:
