@@ -184,6 +184,21 @@ def test_streams_with_statistics_over_tokens_are_in_parts_of_features():
     assert_runs_as_whole(found, (x,))
 
 
+class Balanced(Groups):
+    """The same with a loss of means of channels over all samples and places, as of experts that are to be used alike."""
+
+    def construct(self, x):
+        stream = x + self.shrink(ops.relu(self.each(ops.relu(self.grow(x)))))
+        means = ops.softmax(ops.reduce_mean(stream, axis=(0, 2, 3)))
+        return ops.reduce_sum(ops.square(stream)) + ops.reduce_sum(ops.square(means))
+
+
+def test_means_of_a_loss_leave_streams_in_parts_of_rows():
+    found = planned(Balanced(), (array(2, 4, 8, 8),), "megatron_sp", "tp=4")
+    assert str(found.plan.layouts[found.graph.inputs[0]]) == "-, -, tp, -"
+    assert_runs_as_whole(found, (array(2, 4, 8, 8),))
+
+
 class Turned(nn.Cell):
     """One table of words for what goes in, and turned for what comes out."""
 

@@ -123,11 +123,13 @@ class Structure:
         return update.owner in self.owners.values() and not update.states
 
     def is_spread(self, value: Value) -> bool:
-        """Whether a value is also spread over tokens, as gradients of a norm over the batch are: these want all of it,
-        and would follow it if it lay in parts."""
-        ahead, seen = [value], {value}
+        """Whether a value is also spread over tokens, in its own pass, as gradients of a norm over the batch are: these
+        want all of it, and would follow it if it lay in parts."""
+        ahead, seen, forward = [value], {value}, self.forward_nodes
+        is_forward = self.graph.producers.get(value, (None, 0))[0] in forward
         for one in ahead:
-            made = (result for user, _ in self.graph.users[one] for result in user.results)
+            users = (user for user, _ in self.graph.users[one] if not is_forward or user in forward)
+            made = (result for user in users for result in user.results)
             for result in (result for result in made if result.type.dtype.is_float):
                 if result.type.elements > one.type.elements:
                     return True
