@@ -251,7 +251,9 @@ class Completion:
         return self._passing[value]
 
     def _is_gradient_of_weight(self, node: Node) -> bool:
-        of = [self.graph.cotangents.get(value) for value in node.results] if node.is_product else []
+        fed = [one for one in node.operands if one in self.structure.fed and one.type.dtype.is_float]
+        multiplies = node.is_product and len(fed) > 1  # and does not only add rows up, as for tables
+        of = [self.graph.cotangents.get(value) for value in node.results] if multiplies else []
         return any(one is not None and self.structure.parameter_of(one) is not None for one in of)
 
     def _made_of(self, value: Value) -> int:
