@@ -22,6 +22,7 @@ from typing import Any
 from autoshard.core.rule import PASS, REDUCTION, Rule
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ops.registry import lookup
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import AutoshardError
 
@@ -32,6 +33,7 @@ AXES = ("axis", "axes", "dim", "dims", "begin_norm_axis", "begin_params_axis")
 """Attributes that number dims."""
 WHOLE = {"begin": None, "end": None, "strides": 1}
 """Attributes that say something of each dim, and what they say where all of it is taken."""
+_RESHAPE = lookup("Reshape")
 EXPERTS = ("DispatchTokens", "CombineTokens")
 """The operators that send tokens to experts, and back."""
 
@@ -120,7 +122,8 @@ class _Rows:
 
     def _on_rows(self, node: Node) -> tuple[Node, ...] | None:
         """What does the same on rows of several dims; None if nothing does."""
-        if node in self.stays or node.regions or node.given_rule is not None or not node.op.has_rule:
+        own = node.op.name == "CustomGradient"  # whose gradients lie as what they are of
+        if node in self.stays or node.regions or node.given_rule is not None or not (node.op.has_rule or own):
             return None
         flat = [value for value in node.operands if value in self.rows]
         leads = {self.dims[value] for value in flat}
@@ -128,9 +131,13 @@ class _Rows:
             return None
         (lead,) = leads
         makers = frozenset[Node]().union(*(self.makers[value] for value in flat))
+        if own:
+            all_rows = tuple(self.rows[value] for value in flat)
+            return (self._made(node, all_rows, dict(node.attrs), lead, makers),) if flat == [*node.operands] else None
         if node.op.name == "Reshape":
             return None if self.sent.issuperset(flat) else self._reshaped(node, self.rows[flat[0]], lead, makers)
-        for fills in (self._fills(node, lead), {}):
+        fills = self._fills(node, lead)
+        for fills in (fills, {}, {**fills, **self._apart(node, lead, fills)}):
             made = {value: one.results[0] for value, one in fills.items()}
             operands = tuple(made.get(one) or self.rows.get(one, self.instead.get(one, one)) for one in node.operands)
             attrs = self._attributes(node, operands, [one in self.rows or one in made for one in node.operands], lead)
@@ -147,6 +154,20 @@ class _Rows:
                 of = TensorType.of((*lead, *value.type.shape[1:]), value.type.dtype)
                 attrs = maker.op.check_attributes({**maker.attrs, "shape": of.shape})
                 found[value] = Node(maker.op, (), attrs, (Value(of, value.name),), maker.name, maker.source)
+        return found
+
+    def _apart(self, node: Node, lead: Shape, fills: Collection[Value]) -> dict[Value, Node]:
+        """Other operands that have a number or more for each flattened row (random numbers), no more than the rows have,
+        with their rows taken apart."""
+        most = max(value.type.elements for value in node.operands if value in self.rows)
+        found = {}
+        for value in node.operands:
+            shape = value.type.shape
+            if value in self.rows or value in fills or shape[:1] != (math.prod(lead),) or value.type.elements > most:
+                continue
+            of = TensorType.of((*lead, *shape[1:]), value.type.dtype)
+            made, attrs = Value(of, f"{value.name}.apart"), _RESHAPE.check_attributes({"shape": of.shape})
+            found[value] = Node(_RESHAPE, (self.instead.get(value, value),), attrs, (made,), source=node.source)
         return found
 
     def _made(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autoshard import nn, ops
+from autoshard import from_torch, nn, ops, optim
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph
 from autoshard.ir.verify import verify
@@ -86,6 +86,56 @@ def test_rows_that_something_needs_flattened_stay(needs: Callable) -> None:
     graph = trace(function, X).graph
     assert unmerged(graph) is graph
     made(function, X)
+
+
+def test_numbers_for_each_row_are_taken_apart() -> None:
+    """Numbers that never had several dims of rows, such as noise for each token's experts."""
+    noise = RNG.normal(size=(24, 14)).astype(np.float32)
+
+    def routed(x, w, noise):
+        return ops.reshape(
+            ops.softmax(ops.matmul(ops.reshape(x, (24, 10)), w) + ops.log(ops.square(noise))), (4, 6, 14)
+        )
+
+    found = made(routed, X, W, noise)
+    assert {value.type.shape for value in found.values if value.type.shape[:1] == (24,)} == {(24, 14)}
+    product = next(node for node in found.nodes if node.op.name == "MatMul")
+    assert product.result_types[0].shape == (4, 6, 14)
+
+
+@pytest.mark.torch
+def test_gradients_that_people_wrote_lie_as_their_rows() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, slope):
+            x, y = ctx.saved_tensors
+            return 2 * slope * y, slope * x
+
+    class Rows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(10, 14)
+
+        def forward(self, x):
+            rows = self.inner(x.reshape(24, 10))
+            return Twice.apply(rows, torch.tanh(rows)).reshape(4, 6, 14).square().sum()
+
+    model = Rows()
+    x = torch.from_numpy(X)
+    traced = from_torch(model, (x,), loss=lambda made, x: made, optimizer=lambda params: optim.SGD(params, 0.1)).traced
+    assert not any(shape[:1] == (24,) for shape in shapes(traced.graph))
+    model(x).backward()
+    weight = model.inner.weight
+    found = dict(zip(traced.graph.outputs, evaluate(traced.graph, traced.inputs(X)), strict=True))
+    new = next(array for value, array in found.items() if array.shape == (14, 10))
+    np.testing.assert_allclose(new, (weight - 0.1 * weight.grad).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_rows_that_meet_rows_flattened_elsewhere_stay() -> None:
