@@ -15,6 +15,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.xla_flags import quick
+
 RANDOM = os.environ.get("AUTOSHARD_RANDOM_TESTS", "")
 if RANDOM not in ("", "0", "1", "order"):
     raise pytest.UsageError(f"AUTOSHARD_RANDOM_TESTS is {RANDOM!r}; it can be 1 (examples and order) or order")
@@ -24,6 +26,7 @@ hypothesis.settings.load_profile("autoshard")
 # Each of the many small functions that are compared with JAX is compiled, and run once: what XLA's optimizations take
 # is never got back. Read when JAX is first imported, by child processes too.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ["XLA_FLAGS"] = quick(os.environ.get("XLA_FLAGS", ""))
 
 # What importing and collecting makes stays to the end: looking through it for garbage again and again finds nothing.
 gc.disable()
