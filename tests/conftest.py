@@ -30,7 +30,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["XLA_FLAGS"] = quick(os.environ.get("XLA_FLAGS", ""))
 
 # What importing and collecting makes stays to the end: looking through it for garbage again and again finds nothing.
+# Graphs are many thousands of objects that stay while a test needs them; they are looked through more seldom.
 gc.disable()
+gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_configure(config: pytest.Config) -> None:
