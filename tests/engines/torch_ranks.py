@@ -1,8 +1,8 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
 Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a small step, compiled), random/SEED (on
-CPUs, and on a device that is none), or device/MESH/MODE (a step on a device that is no CPU, and sends through copies on
-the host).
+CPUs, and on a device that is none), or device/MESH/MODE (a small step on a device that is no CPU, and sends as well
+through copies on the host).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(name: str) -> None:
         _assert_same(executor.gather(found), wanted)
         return
     if kind == "device":
-        _check_device(*step(*rest))
+        _check_device(*small_step(*rest))
         return
     model, given = {"forward": forward, "compiled": small_step}.get(kind, step)(*rest)
     parameters = list(model.traced.parameters.values())
