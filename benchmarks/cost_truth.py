@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import pickle
 import statistics
 import sys
 import tempfile
@@ -83,6 +84,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=None, help="a .json file for the figures; the plot goes beside it")
     parser.add_argument("--json", action="store_true", help="figures as JSON instead of tables")
     parser.add_argument("--answer", type=Path, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--prepared", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     words = options.ranks.split(",")
     if not all(word.isdecimal() and 2 <= int(word) <= 64 for word in words) or options.rounds < 1:
@@ -151,6 +153,18 @@ def plans(make: Callable[[tuple[int, int] | None], Any], ranks: int, hardware: s
         yield "2x1 and copies", plan(make((2, 1)), devices=ranks, hardware=hardware)
 
 
+def prepared(ranks: int, hardware: str, quick: bool) -> dict[str, tuple[dict[str, Any], Any]]:
+    """The plans of each program, and its plan for one device beside as many others: made once, not by each rank."""
+    from autoshard.api import plan
+    from costmodel import preset
+
+    alone = preset(hardware).for_ranks(ranks)
+    made = programs(quick).items()
+    return {
+        name: (dict(plans(make, ranks, hardware)), plan(make(None), devices=1, hardware=alone)) for name, make in made
+    }
+
+
 # -- on the ranks --------------------------------------------------------------------------------------------
 
 
@@ -158,9 +172,7 @@ def measure(options: argparse.Namespace) -> list[Pair]:
     """Time every plan of every program on these ranks; every rank gets the same pairs."""
     from mpi4py import MPI
 
-    from autoshard.api import plan
     from autoshard.runtime.local import LocalComm
-    from costmodel import preset
 
     comm = MPI.COMM_WORLD.Dup()
 
@@ -168,11 +180,9 @@ def measure(options: argparse.Namespace) -> list[Pair]:
         return comm.allreduce(value, MPI.MAX)
 
     pairs: list[Pair] = []
-    for program, make in programs(options.quick).items():
-        planned = dict(plans(make, comm.size, options.hardware))
+    for program, (planned, reference) in pickle.loads(options.prepared.read_bytes()).items():
         memory = {name: slowest(peak_of(one)) for name, one in planned.items()}
         runs = {name: step_of(one) for name, one in planned.items()}
-        reference = plan(make(None), devices=1, hardware=preset(options.hardware).for_ranks(comm.size))
         times = quickest({**runs, _REFERENCE: step_of(reference, LocalComm(1))}, slowest, options.rounds)
         slowed = times[_REFERENCE] / reference.cost.seconds
         for name, one in planned.items():
@@ -355,9 +365,10 @@ def collect(options: argparse.Namespace, hardware: str) -> list[Pair]:
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in options.counts:
-            answer = Path(folder) / f"{count}.json"
-            words = [__file__, "--hardware", hardware, "--answer", str(answer), "--rounds", str(options.rounds)]
-            code = launch([*words, *["--quick"] * options.quick], count, timeout=TIMEOUT)
+            answer, plans_file = Path(folder) / f"{count}.json", Path(folder) / f"{count}.pickle"
+            plans_file.write_bytes(pickle.dumps(prepared(count, hardware, options.quick)))
+            words = [__file__, "--prepared", str(plans_file), "--answer", str(answer), "--rounds", str(options.rounds)]
+            code = launch(words, count, timeout=TIMEOUT)
             if code:
                 sys.exit(f"the job of {count} ranks ended with exit code {code}")
             pairs += [Pair(**one) for one in json.loads(answer.read_text())]

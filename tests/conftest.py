@@ -10,10 +10,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
+
+from tests.xla_flags import quick
 
 RANDOM = os.environ.get("AUTOSHARD_RANDOM_TESTS", "")
 if RANDOM not in ("", "0", "1", "order"):
@@ -24,9 +27,12 @@ hypothesis.settings.load_profile("autoshard")
 # Each of the many small functions that are compared with JAX is compiled, and run once: what XLA's optimizations take
 # is never got back. Read when JAX is first imported, by child processes too.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ["XLA_FLAGS"] = quick(os.environ.get("XLA_FLAGS", ""))
 
 # What importing and collecting makes stays to the end: looking through it for garbage again and again finds nothing.
+# Graphs are many thousands of objects that stay while a test needs them; they are looked through more seldom.
 gc.disable()
+gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What a file's tests leave behind stays to the end, too: a collection looks through what one file has made."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,9 +9,10 @@ are loaded when first used. Plans, meshes and imported models are in `autoshard`
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import Any
+
+from autoshard.util.offered import NotOfferedError
 
 _HOME = {
     "autoshard.mindspore.tensor": ("Tensor", "from_numpy", "tensor"),
@@ -58,9 +59,7 @@ def __getattr__(name: str) -> Any:
     elif name in _DTYPES:
         value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
     else:
-        near = difflib.get_close_matches(name, __all__, n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise AttributeError(f"autoshard.mindspore does not offer MindSpore's {name!r}{hint}")
+        raise NotOfferedError(f"autoshard.mindspore does not offer MindSpore's {name!r}", name, lambda: __all__)
     globals()[name] = value
     return value
 

@@ -17,7 +17,6 @@ True
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -27,9 +26,10 @@ from autoshard.ops.hlo_custom import custom_call_run as custom_call_run
 from autoshard.ops.primitive import Primitive as Primitive
 from autoshard.ops.primitive import current_primitive as current_primitive
 from autoshard.ops.primitive import primitive_class
-from autoshard.ops.registry import Operator, lookup, operators
+from autoshard.ops.registry import Operator, operators
+from autoshard.ops.registry import lookup as lookup
 from autoshard.ops.registry import operator as operator
-from autoshard.util.errors import UnknownNameError
+from autoshard.util.offered import NotOfferedError
 
 
 def _collect() -> dict[str, Operator]:
@@ -75,12 +75,10 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(
                 f"autoshard.ops does not offer MindSpore's {name}; the operator is ops.lookup({name!r})"
             )
-    try:
-        return primitive_class(lookup(name))
-    except UnknownNameError:
-        near = difflib.get_close_matches(name, __dir__(), n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise AttributeError(f"autoshard.ops has no operator {name!r}{hint}") from None
+    known = {one.name: one for one in operators()}
+    if name in known:
+        return primitive_class(known[name])
+    raise NotOfferedError(f"autoshard.ops has no operator {name!r}", name, __dir__)
 
 
 def __dir__() -> list[str]:

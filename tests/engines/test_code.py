@@ -18,6 +18,7 @@ from autoshard.engines.code import CARRIED, code, defined_in, needed_by
 from autoshard.nn import Adam, Cell, Dense, LayerNorm
 from autoshard.trace.initializer import set_seed
 from autoshard.transform.train import train_step
+from tests.xla_flags import without_devices
 
 BLOCKED = "raise ImportError('this module is not there')\n"
 STEPS = 2
@@ -55,7 +56,7 @@ def _run_alone(framework: str, folder: Path, command: list[str]) -> None:
     planned.export(f"{framework}-code", folder / "plan.py")
     arrays: dict[str, Any] = dict(inputs)
     np.savez(folder / "in.npz", **arrays)
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = {**os.environ, "XLA_FLAGS": without_devices(os.environ.get("XLA_FLAGS", ""))}
     environment |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     arguments = [*command, "plan.py", "in.npz", "out.npz", "--steps", str(STEPS)]
     done = subprocess.run(

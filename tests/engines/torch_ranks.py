@@ -1,8 +1,8 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
 Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a small step, compiled), random/SEED (on
-CPUs, and on a device that is none), or device/MESH/MODE (a step on a device that is no CPU, and sends through copies on
-the host).
+CPUs, and on a device that is none), or device/MESH/MODE (a small step on a device that is no CPU, and sends as well
+through copies on the host).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check(name: str) -> None:
         _assert_same(executor.gather(found), wanted)
         return
     if kind == "device":
-        _check_device(*step(*rest))
+        _check_device(*small_step(*rest))
         return
     model, given = {"forward": forward, "compiled": small_step}.get(kind, step)(*rest)
     parameters = list(model.traced.parameters.values())
@@ -75,21 +75,29 @@ def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
     arrays = [np.array(one) for one in planned.traced.inputs(*given)]
     executor = Executor(program, comm)
     blocks = executor.scatter(arrays)
+    wanted = executor.gather(executor.run(blocks))
     with pretended() as device:
+        code = _exported(planned)
         for placement in _placements(device):
             run = TorchRun(program, comm, device=placement)
             found = run.consume([list(parts) for parts in blocks])
-            _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
+            _assert_same(executor.gather(found), wanted)
             _check_collectives(program, run, 1)
-            _check_code(planned, arrays, placement)
+            _check_code(code, planned, arrays, placement)
         _check_modules(planned, given, device=("cpu", _placements(device)[0]))
 
 
-def _check_code(planned: Planned, arrays: Sequence[np.ndarray], placement: DevicePlacement) -> None:
-    """The exported module, on the device."""
+def _exported(planned: Planned) -> dict[str, Any]:
+    """The names in the exported module."""
     with tempfile.TemporaryDirectory() as folder:
         planned.export("torch-code", Path(folder) / "plan.py")
-        code = runpy.run_path(str(Path(folder) / "plan.py"))
+        return runpy.run_path(str(Path(folder) / "plan.py"))
+
+
+def _check_code(
+    code: dict[str, Any], planned: Planned, arrays: Sequence[np.ndarray], placement: DevicePlacement
+) -> None:
+    """The exported module, on the device."""
     inputs = dict(zip([one.name for one in planned.program.inputs], arrays, strict=True))
     found = code["run_on"](placement.device, placement.wire, code["PLAN"], code["step"], inputs, 1)
     executor = Executor(planned.program, default_comm(planned.plan.mesh.devices))

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
+from tests.xla_flags import with_devices
+
+os.environ["XLA_FLAGS"] = with_devices(os.environ.get("XLA_FLAGS", ""), 8) + " --xla_cpu_multi_thread_eigen=false"
 
 import jax
 import jax.numpy as jnp

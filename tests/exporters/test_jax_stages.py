@@ -14,6 +14,7 @@ import pytest
 
 from autoshard.util.errors import PlanError, RuntimeSetupError
 from tests.exporters.stage_models import STEPS, assert_close, planned_case, unsplit
+from tests.xla_flags import without_devices
 
 pytestmark = pytest.mark.jax
 pytest.importorskip("jax")
@@ -33,7 +34,7 @@ WAYS = {
 
 
 def on_devices(*cases: str) -> list[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = {**os.environ, "XLA_FLAGS": without_devices(os.environ.get("XLA_FLAGS", ""))}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, SCRIPT, *cases], capture_output=True, text=True, timeout=900, env=environment, check=False
@@ -62,7 +63,7 @@ def test_the_module_runs_alone(name: str, tmp_path: Path) -> None:
     planned.export("jax-stages", tmp_path / "stages.py")
     arrays: dict[str, Any] = dict(given)
     np.savez(tmp_path / "in.npz", **arrays)
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment = {**os.environ, "XLA_FLAGS": without_devices(os.environ.get("XLA_FLAGS", ""))}
     environment |= {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "stages.py", "in.npz", "out.npz", "--steps", str(STEPS)]
     done = subprocess.run(

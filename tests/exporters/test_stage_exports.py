@@ -75,26 +75,52 @@ def odd_step():
     return train_step(lambda x, y: loss(net(x), y), optimizer, X, LABELS), (X, LABELS)
 
 
-def run_on_ranks(folder, ranks, arrays, script, *more, paths=""):
-    """What a script writes that torchrun starts in the folder."""
-    np.savez(folder / "in.npz", **arrays)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True, env=env, timeout=240)
+ALONE = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Runs a script on ranks that share what one process has imported: `forked(folder, ranks, paths, *command)`."""
+    pytest.importorskip("torch")
+    script = str(Path(__file__).with_name("forked_ranks.py"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": ALONE}
+    with subprocess.Popen([sys.executable, script], **pipes) as process:
+
+        def run(folder, ranks, paths, *command):
+            job = {"folder": str(folder), "ranks": ranks, "paths": paths, "command": command}
+            print(json.dumps(job), file=process.stdin, flush=True)
+            error = json.loads(process.stdout.readline())["error"]
+            assert not error, error[-3000:]
+
+        yield run
+        process.stdin.close()
+
+
+def torchrun(folder, ranks, paths, *command):
+    """Runs a script as its users do."""
+    assert not paths
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=ALONE, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def run_on_ranks(start, folder, ranks, arrays, script, *more, paths=()):
+    """What a script writes that is started in the folder."""
+    np.savez(folder / "in.npz", **arrays)
+    start(folder, ranks, paths, script, *more)
     return np.load(folder / "out.npz")
 
 
-def run_alone(folder, ranks, arrays, *more):
+def run_alone(start, folder, ranks, arrays, *more):
     """What the exported `train.py` writes, run where autoshard cannot be imported."""
     (folder / "autoshard.py").write_text("raise ImportError('exported code imports autoshard')\n")
-    return run_on_ranks(folder, ranks, arrays, "train.py", "in.npz", "out.npz", *more)
+    return run_on_ranks(start, folder, ranks, arrays, "train.py", "in.npz", "out.npz", *more)
 
 
-def run_on_device(folder, ranks, arrays, *wire):
+def run_on_device(start, folder, ranks, arrays, *wire):
     """What the exported code makes on a device that is pretended, which sends as gloo or through copies on the host."""
     script = str(Path(__file__).with_name("stage_ranks.py"))
-    return run_on_ranks(folder, ranks, arrays, script, ".", "in.npz", "out.npz", *wire, paths=os.pathsep.join(sys.path))
+    return run_on_ranks(start, folder, ranks, arrays, script, ".", "in.npz", "out.npz", *wire, paths=sys.path)
 
 
 def given_of(step, data):
@@ -105,20 +131,21 @@ def given_of(step, data):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "settings"),
+    ("make", "settings", "by_torchrun"),
     [
-        (tied_step, {"mesh": "pp=2,dp=2", "micro_batches": 4, "schedule": "zbv"}),
-        (tied_step, {"pipeline": "tp=2/dp=2/tp=1", "micro_batches": 2, "schedule": "gpipe"}),
-        (odd_step, {"pipeline": "dp=3/tp=2", "micro_batches": 2, "schedule": "zb_h1"}),
+        (tied_step, {"mesh": "pp=2,dp=2", "micro_batches": 4, "schedule": "zbv"}, True),
+        (tied_step, {"pipeline": "tp=2/dp=2/tp=1", "micro_batches": 2, "schedule": "gpipe"}, False),
+        (odd_step, {"pipeline": "dp=3/tp=2", "micro_batches": 2, "schedule": "zb_h1"}, False),
     ],
 )
-def test_exported_stages_train_alone_as_the_step_in_one_piece_does(make, settings, tmp_path):
+def test_exported_stages_train_alone_as_the_step_in_one_piece_does(make, settings, by_torchrun, forked, tmp_path):
     step, data = make()
     planned = plan_pipeline(step, **settings)
     files = planned.export("torch-stages", tmp_path).splitlines()
     assert str(tmp_path / "stage_0.py") in files and str(tmp_path / "schedule.csv") in files
     arrays, named = given_of(step, data)
-    found = run_alone(tmp_path, planned.devices, named, "--steps", "2")
+    start = torchrun if by_torchrun else forked
+    found = run_alone(start, tmp_path, planned.devices, named, "--steps", "2")
     assert_two_steps(step, arrays, found)
 
 
@@ -133,21 +160,22 @@ def assert_two_steps(step, arrays, found):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "settings"),
+    ("make", "settings", "by_torchrun"),
     [
-        (chain_step, {"mesh": "pp=2", "micro_batches": 4, "schedule": "zb_h1"}),
-        (chain_step, {"mesh": "pp=2,dp=2", "micro_batches": 3, "schedule": "zbv"}),
-        (odd_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "stages": {"{0..2}.*": 0, "{3..5}.*": 1}}),
-        (skipping_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "schedule": "zbv"}),
-        (skipping_step, {"mesh": "pp=4", "micro_batches": 4, "schedule": "zb_h1"}),
+        (chain_step, {"mesh": "pp=2", "micro_batches": 4, "schedule": "zb_h1"}, True),
+        (chain_step, {"mesh": "pp=2,dp=2", "micro_batches": 3, "schedule": "zbv"}, False),
+        (odd_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "stages": {"{0..2}.*": 0, "{3..5}.*": 1}}, False),
+        (skipping_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "schedule": "zbv"}, False),
+        (skipping_step, {"mesh": "pp=4", "micro_batches": 4, "schedule": "zb_h1"}, False),
     ],
 )
-def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, settings, tmp_path):
+def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, settings, by_torchrun, forked, tmp_path):
     step, data = make()
     planned = plan_pipeline(step, **settings)
     planned.export("torch-pipelining", tmp_path)
     arrays, named = given_of(step, data)
-    assert_gradients(step, arrays, run_alone(tmp_path, planned.devices, named))
+    found = run_alone(torchrun if by_torchrun else forked, tmp_path, planned.devices, named)
+    assert_gradients(step, arrays, found)
 
 
 def assert_gradients(step, arrays, found):
@@ -171,12 +199,12 @@ def assert_gradients(step, arrays, found):
         ("torch-pipelining", chain_step, (), assert_gradients),
     ],
 )
-def test_stages_compute_on_a_device(to, make, wire, check, tmp_path):
+def test_stages_compute_on_a_device(to, make, wire, check, forked, tmp_path):
     step, data = make()
     planned = plan_pipeline(step, mesh="pp=2,dp=2", micro_batches=3, schedule="zbv")
     planned.export(to, tmp_path)
     arrays, named = given_of(step, data)
-    check(step, arrays, run_on_device(tmp_path, planned.devices, named, *wire))
+    check(step, arrays, run_on_device(forked, tmp_path, planned.devices, named, *wire))
 
 
 @pytest.mark.torch

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 import os
 
+from tests.xla_flags import with_devices
+
 # Read when JAX starts, which is when the first test uses it.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ["XLA_FLAGS"] = with_devices(os.environ.get("XLA_FLAGS", ""), 8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,8 +35,13 @@ pytestmark = pytest.mark.torch
 TOGETHER = 25
 """Operators in one module: capturing costs less together, and finding out which one fails more."""
 
-OPERATORS = {title(op): op for op in operators()}
 FIRST, OF = (int(word) for word in os.environ.get("AUTOSHARD_OPINFO", "1/10").split("/"))
+
+
+@cache
+def known() -> dict[str, Any]:
+    """Torch's operators by title; making the list takes seconds, which files that are only collected do not spend."""
+    return {title(op): op for op in operators()}
 
 
 def share(names: set[str]) -> list[str]:
@@ -45,20 +51,20 @@ def share(names: set[str]) -> list[str]:
 
 def test_the_table_speaks_of_operators_that_there_are() -> None:
     named = {*REFUSALS, *NOT_COMPARED, *SLOW}
-    assert not named - set(OPERATORS), "operators that torch's list does not have"
+    assert not named - set(known()), "operators that torch's list does not have"
     assert not set(REFUSALS) & set(NOT_COMPARED)
     assert all(REFUSALS.values()) and all(NOT_COMPARED.values()), "each has a reason"
 
 
 def test_at_least_nine_of_ten_are_equal() -> None:
-    counted = len(OPERATORS) - len(NOT_COMPARED)
+    counted = len(known()) - len(NOT_COMPARED)
     assert len(REFUSALS) <= 0.1 * counted, f"{len(REFUSALS)} of {counted} are refused"
 
 
 @pytest.mark.parametrize("name", share(set(REFUSALS) - set(SLOW)))
 def test_what_is_refused_is_told(name: str) -> None:
     """An operator that is refused no more leaves the table; one that fails otherwise never stands in it."""
-    found = standing(OPERATORS[name], 2)
+    found = standing(known()[name], 2)
     assert found.state == REFUSED, f"{found}: take it out of the table"
     assert "benchmarks/opinfo.py:" in found.why or "no gradient" in found.why, "the user's line is told"
 
@@ -88,19 +94,21 @@ def pairs_of(names: Sequence[str]) -> tuple[list[tuple[Any, Any]], list[tuple[An
     """Each operator with one of torch's samples, the first that is not random if there is one; apart: random ones."""
     found: tuple[list, list] = ([], [])
     for name in names:
-        op = OPERATORS[name]
+        op = known()[name]
         samples = samples_of(op, 2)
         sure = [sample for sample in samples if not is_random(op, sample)]
         found[not sure].extend((op, sample) for sample in (sure or samples)[:1])
     return found
 
 
-WORKING = share(set(OPERATORS) - set(REFUSALS) - set(NOT_COMPARED) - set(SLOW))
-GROUPS = [WORKING[i : i + TOGETHER] for i in range(0, len(WORKING), TOGETHER)]
+def test_equals_torch() -> None:
+    working = share(set(known()) - set(REFUSALS) - set(NOT_COMPARED) - set(SLOW))
+    assert working
+    for i in range(0, len(working), TOGETHER):
+        compare_together(working[i : i + TOGETHER])
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=lambda names: f"{names[0]}..{names[-1]}")
-def test_equals_torch(names: Sequence[str]) -> None:
+def compare_together(names: Sequence[str]) -> None:
     plain = [name for name in names if not SIGNS.search(name)]
     signed = [name for name in names if SIGNS.search(name)]
     (sure, random), (vectors, _) = pairs_of(plain), pairs_of(signed)

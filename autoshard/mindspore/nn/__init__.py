@@ -8,7 +8,6 @@ optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import Any
 
@@ -66,6 +65,7 @@ from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineC
 from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
 from autoshard.trace.cell import Cell, CellList, SequentialCell
+from autoshard.util.offered import NotOfferedError
 
 _ABOVE = {"TrainOneStepCell": "autoshard.mindspore.one_step"}
 
@@ -83,9 +83,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(import_module(_ABOVE[name]), name)
-    near = difflib.get_close_matches(name, __all__, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise AttributeError(f"autoshard.mindspore.nn does not offer MindSpore's {name!r}{hint}")
+    raise NotOfferedError(f"autoshard.mindspore.nn does not offer MindSpore's {name!r}", name, lambda: __all__)
 
 
 def __dir__() -> list[str]:

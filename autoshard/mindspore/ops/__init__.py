@@ -10,7 +10,6 @@ offered.
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +22,7 @@ from autoshard.mindspore.ops import shapes as _shapes
 from autoshard.mindspore.ops import windows as _windows
 from autoshard.mindspore.ops.primitive import PRIMITIVES as _PRIMITIVES
 from autoshard.ops.primitive import Primitive
+from autoshard.util.offered import NotOfferedError
 
 _PAGES = (_math, _shapes, _index, _neural, _windows, _loss)
 _OFFERED: dict[str, Any] = {name: getattr(page, name) for page in _PAGES for name in _PRIMITIVES if name in vars(page)}
@@ -38,9 +38,7 @@ def __getattr__(name: str) -> Any:
         return _OFFERED[name]
     if name in _ABOVE:
         return getattr(import_module(_ABOVE[name]), name)
-    near = difflib.get_close_matches(name, __all__, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise AttributeError(f"autoshard.mindspore.ops does not offer MindSpore's {name!r}{hint}")
+    raise NotOfferedError(f"autoshard.mindspore.ops does not offer MindSpore's {name!r}", name, lambda: __all__)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autoshard.api import DEFAULT_SEARCH
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
@@ -18,10 +17,10 @@ from costmodel import preset
 
 
 def one_device_program(graph: Graph) -> Program:
-    """The program of a graph of planned operators (see `planned_graph`) on one device, on which nothing is split."""
+    """The program of a graph of planned operators (see `planned_graph`) on one device, where no search splits."""
     graph = replace(graph, roles=(DATA,) * len(graph.inputs), updates={}, cotangents={})
     hardware = preset("cpu").for_ranks(1)
-    return program_of(find_mode(DEFAULT_SEARCH)(Problem(graph, Mesh.flat(1), hardware)), hardware, ())[0]
+    return program_of(find_mode("bfs")(Problem(graph, Mesh.flat(1), hardware)), hardware, ())[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,19 @@
+"""What a module says of a name that it lacks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+
+
+class NotOfferedError(AttributeError):
+    """A name that a module lacks, and those near to it: looked for when the message is read, as tools that look for an
+    object's home ask every module for every name."""
+
+    def __init__(self, message: str, name: str, known: Callable[[], Iterable[str]]) -> None:
+        super().__init__(message, name=name)
+        self._known = known
+
+    def __str__(self) -> str:
+        near = difflib.get_close_matches(str(self.name), list(self._known()), n=3)
+        return super().__str__() + (f"; did you mean {', '.join(near)}?" if near else "")
