@@ -137,12 +137,12 @@ class _Rows:
         if node.op.name == "Reshape":
             return None if self.sent.issuperset(flat) else self._reshaped(node, self.rows[flat[0]], lead, makers)
         fills = self._fills(node, lead)
-        for fills in (fills, {}, {**fills, **self._apart(node, lead, fills)}):
-            made = {value: one.results[0] for value, one in fills.items()}
+        for new in (fills, {}, {**fills, **self._apart(node, lead, fills)}):
+            made = {value: one.results[0] for value, one in new.items()}
             operands = tuple(made.get(one) or self.rows.get(one, self.instead.get(one, one)) for one in node.operands)
             attrs = self._attributes(node, operands, [one in self.rows or one in made for one in node.operands], lead)
             if attrs is not None:
-                return (*fills.values(), self._made(node, operands, attrs, lead, makers))
+                return (*new.values(), self._made(node, operands, attrs, lead, makers))
         return None
 
     def _fills(self, node: Node, lead: Shape) -> dict[Value, Node]:
@@ -157,8 +157,8 @@ class _Rows:
         return found
 
     def _apart(self, node: Node, lead: Shape, fills: Collection[Value]) -> dict[Value, Node]:
-        """Other operands that have a number or more for each flattened row (random numbers), no more than the rows have,
-        with their rows taken apart."""
+        """Other operands that have a number or more for each flattened row (random numbers), and no more than the rows
+        have, with their rows taken apart."""
         most = max(value.type.elements for value in node.operands if value in self.rows)
         found = {}
         for value in node.operands:
@@ -238,6 +238,8 @@ def _shifted(node: Node, count: int) -> dict[str, Any]:
         return (axis,) if axis < 0 else tuple(range(count)) if axis == 0 else (axis + count - 1,)
 
     found = dict(node.attrs)
+    if node.op.name == "Transpose":
+        return {**found, "perm": tuple(place for axis in found["perm"] for place in places(axis % len(found["perm"])))}
     for name in AXES:
         axes = found.get(name)
         if axes == 0 and not node.op.name.startswith("Reduce"):  # others take one dim

@@ -185,7 +185,7 @@ def test_streams_with_statistics_over_tokens_are_in_parts_of_features():
 
 
 class Balanced(Groups):
-    """The same with a loss of means of channels over all samples and places, as of experts that are to be used alike."""
+    """The same with a loss of means of channels over all samples and places, as of experts to be used alike."""
 
     def construct(self, x):
         stream = x + self.shrink(ops.relu(self.each(ops.relu(self.grow(x)))))

@@ -49,6 +49,17 @@ def test_rows_go_on_into_heads() -> None:
     assert not any(shape[:1] == (24,) for shape in shapes(made(heads, X, W)))
 
 
+def test_rows_whose_other_dims_are_turned() -> None:
+    """Heads flattened with their samples, and keys turned before they meet queries."""
+    q, k = (RNG.normal(size=(4, 3, 5, 7)).astype(np.float32) for _ in range(2))
+
+    def scores(q, k):
+        q, k = (ops.reshape(one, (12, 5, 7)) for one in (q, k))
+        return ops.reshape(ops.lookup("BatchMatMul")(q, ops.transpose(k, (0, 2, 1))), (4, 3, 5, 5))
+
+    assert not any(shape[:1] == (12,) for shape in shapes(made(scores, q, k)))
+
+
 def test_normed_rows_and_what_is_added_behind() -> None:
     def block(x, w, b):
         rows = ops.reshape(x, (24, 10))
