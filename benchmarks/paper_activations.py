@@ -6,6 +6,7 @@ Sizes from its graph alone, for the formulas of papers on named plans (`paper_fo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from functools import cached_property
 
@@ -31,16 +32,14 @@ class Activations(Sizes):
         ]
 
     @property
-    def dispatched(self) -> list[tuple[int, int]]:
-        """Bytes of the tokens that go to experts alone, not to products that all tokens take besides, and of the rows
-        that experts get, by layer."""
+    def dispatched(self) -> int:
+        """By how many bytes the rows that experts get are more than the tokens that go to them alone, not to products
+        that all tokens take besides."""
         found = [node for node in self.structure.forward if node.op.name == "DispatchTokens"]
         columns = [use for node, use in self.uses.items() if self._kinds.get(node) == COLUMNS]
         shared = {use.node.operands[use.data] for use in columns}
-        return [
-            (0 if node.operands[0] in shared else node.operands[0].type.nbytes, node.results[0].type.nbytes)
-            for node in found
-        ]
+        tokens = sum(node.operands[0].type.nbytes for node in found if node.operands[0] not in shared)
+        return sum(node.results[0].type.nbytes for node in found) - tokens
 
     @cached_property
     def combinations(self) -> list[Node]:
@@ -51,9 +50,13 @@ class Activations(Sizes):
 
     @property
     def combined(self) -> int:
-        """By how many bytes the rows that these take are more than their tokens."""
-        taken = sum(max(one.type.nbytes for one in node.operands) for node in self.combinations)
-        return taken - sum(node.results[0].type.nbytes for node in self.combinations)
+        """By how many bytes the rows that are summed up for tokens are more than tokens that are summed for themselves,
+        not with what other products make of all."""
+        found = [node for node in self.structure.forward if node.op.name == "CombineTokens"] + self.combinations
+        rows = sum(max(one.type.nbytes for one in node.operands) for node in found)
+        ends = Counter(self._summed(node.results[0]) for node, kind in self._kinds.items() if kind == ROWS)
+        alone = (node.results[0].type.nbytes for node in found if ends[self._summed(node.results[0])] == 1)
+        return rows - sum(alone)
 
     @property
     def number_of_experts(self) -> int:

@@ -93,6 +93,9 @@ def _megatron(sequence: bool, keep: bool = False, zero: bool = False) -> Callabl
         shards = 2 * (tensor - 1) / tensor * whole / data if zero else 0
         loops = of.in_loops
         yield "sent over tp", loops or _unless(without, _sums(of, sequence, keep) + shards), of.over("tp")
+        few = [one for one in outside if 2 * size.gradient(one) <= one.type.nbytes] if sequence else []
+        rows = sum(map(size.gradient, few))  # of positions: each rank sums its own up, which are then gathered
+        split, whole = split + (0 if zero else rows), whole - (0 if zero else rows)
         every = data * tensor if sequence and not zero else data
         sums = 2 * (data - 1) / data * (split / tensor + 2 * size.statistics_in_parts)
         sums += 2 * (every - 1) / every * whole
@@ -116,10 +119,9 @@ def _sums(of: Any, sequence: bool, keep: bool) -> float:
     (data, tensor), size = (parts for _, parts in of.mesh.axes), of.size
     sums = size.leaving + size.entering + size.scores
     if sequence:
-        routed = sum(rows - tokens for tokens, rows in size.dispatched)
         again = 0 if keep else size.entering
         sums += (size.returning - size.leaving + again + _bytes(size.beginnings)) / 2
-        sums += (2 if keep else 2.5) * routed + size.combined
+        sums += (1 if keep else 1.5) * size.dispatched + size.combined
     return (2 * (tensor - 1) / tensor * sums + size.misplaced) / data
 
 

@@ -172,7 +172,8 @@ class _Maker:
             if role == DATA:
                 found[value] = self._fed(value)
             elif role == PARAMETER:
-                found[value] = self._sharded(value) if self.recipe.zero == 3 else self._base(value)
+                is_weight = value.type.dtype.is_float  # and no mask that a model keeps
+                found[value] = self._sharded(value) if self.recipe.zero == 3 and is_weight else self._base(value)
         for update in self.structure.updates:
             for state in update.states:
                 found[state] = self._stored(state, update.owner)
