@@ -37,6 +37,7 @@ FINITE = {
     "_types": "one",
     "torch_dtype": "types of numbers",
     "numpy_dtype": "types of numbers",
+    "fitting": "what operators declare, by numbers of operands",
 }
 """Functions that remember everything, and why that is not much."""
 
