@@ -11,8 +11,7 @@
   the paper's model has not is read as `paper_sizes.py` says. The paper lays fused columns (queries, keys and values in
   one weight) out by heads; a model that has them one behind the other sends what the rank that lacks most of them
   lacks, forward and backward. With split sequences each rank sends its own tokens to experts: what is then gathered for
-  their columns, and scattered behind, are tokens once for each expert; so it is
-  where products combine experts' rows.
+  their columns, and scattered behind, are tokens once for each expert, as where products combine their rows.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with

@@ -26,8 +26,7 @@ from autoshard.ops.hlo_custom import custom_call_run as custom_call_run
 from autoshard.ops.primitive import Primitive as Primitive
 from autoshard.ops.primitive import current_primitive as current_primitive
 from autoshard.ops.primitive import primitive_class
-from autoshard.ops.registry import Operator, operators
-from autoshard.ops.registry import lookup as lookup
+from autoshard.ops.registry import Operator, is_operator, lookup, operators
 from autoshard.ops.registry import operator as operator
 from autoshard.util.offered import NotOfferedError
 
@@ -75,9 +74,8 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(
                 f"autoshard.ops does not offer MindSpore's {name}; the operator is ops.lookup({name!r})"
             )
-    known = {one.name: one for one in operators()}
-    if name in known:
-        return primitive_class(known[name])
+    if is_operator(name):
+        return primitive_class(lookup(name))
     raise NotOfferedError(f"autoshard.ops has no operator {name!r}", name, __dir__)
 
 

@@ -484,6 +484,11 @@ def lookup(name: str) -> Operator:
     raise UnknownNameError(f"unknown operator {name!r}{hint}")
 
 
+def is_operator(name: str) -> bool:
+    """Whether an operator of that name is registered."""
+    return name in _REGISTRY
+
+
 def operators() -> tuple[Operator, ...]:
     """All registered operators, by name."""
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))

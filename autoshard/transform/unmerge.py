@@ -29,7 +29,7 @@ from autoshard.util.errors import AutoshardError
 Shape = tuple[int, ...]
 ROWS = -2
 """The dim of experts' rows: behind the experts', before the columns."""
-AXES = ("axis", "axes", "dim", "dims", "begin_norm_axis", "begin_params_axis")
+AXES = ("axis", "axes", "dim", "dims", "perm", "begin_norm_axis", "begin_params_axis")
 """Attributes that number dims."""
 WHOLE = {"begin": None, "end": None, "strides": 1}
 """Attributes that say something of each dim, and what they say where all of it is taken."""
@@ -238,8 +238,6 @@ def _shifted(node: Node, count: int) -> dict[str, Any]:
         return (axis,) if axis < 0 else tuple(range(count)) if axis == 0 else (axis + count - 1,)
 
     found = dict(node.attrs)
-    if node.op.name == "Transpose":
-        return {**found, "perm": tuple(place for axis in found["perm"] for place in places(axis % len(found["perm"])))}
     for name in AXES:
         axes = found.get(name)
         if axes == 0 and not node.op.name.startswith("Reduce"):  # others take one dim

@@ -155,8 +155,10 @@ class _Maker:
     ) -> Completion:
         gathered = self.axes.shard if self.recipe.zero == 3 else ()
         parts = self._parts if pinned is not None else lambda value: 1  # known behind the first
-        hooks = self._settle, gathered, parts, self._goes_to_experts
-        return Completion(self.problem, self.structure, inputs, adjust, pinned, *hooks)
+        return Completion(
+            self.problem, self.structure, inputs, adjust, pinned,
+            settle=self._settle, gathered=gathered, parts=parts, ends=self._goes_to_experts,
+        )  # fmt: skip
 
     # -- layouts of inputs
 

@@ -45,8 +45,8 @@ def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
     return found
 
 
-def misfit(structure: Structure, dims: Mapping[Value, int], parts: int) -> str:
-    """Why sequences, which are in these dims of inputs, cannot be in so many parts; empty if they can."""
+def misfit(structure: Structure, dims: Mapping[Value, int], parts: int) -> str | None:
+    """Why sequences, which are in these dims of inputs, cannot be in so many parts; None if they can."""
     attentions = [node for node in structure.forward if node.op.name == "Attention"]
     if not attentions:
         return "it has no operator Attention, between whose queries and keys a sequence could be split"
@@ -61,7 +61,7 @@ def misfit(structure: Structure, dims: Mapping[Value, int], parts: int) -> str:
     if all(node.operands[0].type.shape[-2] % parts for node in attentions):
         shown = ", ".join(str(one) for one in sorted({node.operands[0].type.shape[-2] for node in attentions}))
         return f"{parts} parts divide the sequence of no attention; these have {shown} queries"
-    return ""
+    return None
 
 
 def words_looked_up(graph: Graph, structure: Structure) -> dict[Node, int]:
