@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import plan_seconds, program_seconds, redistribution_seconds
-from autoshard.cost.prices import Prices, prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
@@ -57,58 +57,42 @@ def retold(plan: Plan, **words: Any) -> Plan:
     return told
 
 
-class Slack(NamedTuple):
-    """By which shares of all seconds, and of those of redistributions, a program may cost less than `plan_seconds`."""
-
-    all: float
-    moved: float
-
-
-SLACK = Slack(0.1, 0.5)
-"""By how much copies that begin at nearer ones and steps moved past operators do that, as far as it is looked for."""
-WIDE = Slack(0.5, 1.0)
-"""The same where it is promised that a plan costs no more than another."""
-
-
 def cheapest(
     problem: Problem,
     plans: Iterable[Plan],
     by: float = 0.0,
-    slack: Slack = SLACK,
     keeps: Callable[[Plan], bool] | None = None,
 ) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
-    The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them;
-    of plans that lead to the same program one. Attentions run as rings where that pays (`ring_attention.py`).
+    The first is priced, and of the others those whose operators alone take less: passes save nearly all of what
+    redistributions take where they bundle small ones. Of plans that lead to the same program one is priced. Attentions
+    run as rings where that pays (`ring_attention.py`).
 
     Args:
         by: how much less, relatively, another has to cost to be taken instead of the first.
-        slack: by how much a program may cost less than `plan_seconds` says.
         keeps: whether one of the others may be taken at all; asked of those alone that could cost less.
     """
-    first, *others = [with_rings(plan, problem.hardware) for plan in plans]
+    first, *others = plans
+    first = with_rings(first, problem.hardware)
     best, least = first, price_of(problem, first) * (1 - by)
     so_far(best=price_of(problem, best))
     prices, known = prices_for(problem.hardware), {_what(first)}
-    for bound, i in sorted((_at_least(plan, prices, slack), i) for i, plan in enumerate(others)):
-        if bound >= least:
-            break
-        what = _what(others[i])
-        if what in known or (keeps is not None and not keeps(others[i])):
+    for other in sorted(others, key=lambda plan: plan_seconds(plan, prices)):
+        if plan_seconds(other, prices) - redistribution_seconds(other, prices) >= least:
+            continue
+        plan = with_rings(other, problem.hardware)
+        what = _what(plan)
+        if what in known:
             continue
         known.add(what)
-        price = price_of(problem, others[i])
+        if keeps is not None and not keeps(plan):
+            continue
+        price = price_of(problem, plan)
         if price < least * (1 - EQUAL):
-            best, least = others[i], price
+            best, least = plan, price
             so_far(best=price)
     return best
-
-
-def _at_least(plan: Plan, prices: Prices, slack: Slack) -> float:
-    """What a plan's program costs at least, by its sum."""
-    seconds, moved = plan_seconds(plan, prices), redistribution_seconds(plan, prices)
-    return seconds - min(slack.all * seconds, slack.moved * moved)
 
 
 def _what(plan: Plan) -> tuple:

@@ -10,8 +10,10 @@ most: less memory is then worth more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from autoshard.core.strategy import Strategy
@@ -102,12 +104,24 @@ def _is_pinned(plan: Plan, node: Node, value: Value) -> bool:
     return plan.layouts[value] is not plan.strategy(node).result_layouts[node.results.index(value)]
 
 
-@dataclass(frozen=True)
 class _Ways:
     """The ways to run the attentions of a plan."""
 
-    plan: Plan
-    prices: Prices
+    def __init__(self, plan: Plan, prices: Prices) -> None:
+        self.plan, self.prices = plan, prices
+        self.held: dict[tuple[Hashable, Strategy], int] = {}  # by operators alike: layers have the same
+
+    @cached_property
+    def readers(self) -> Mapping[Value, Mapping[Layout, None]]:
+        """The layouts in which each value is read, or leaves."""
+        found: dict[Value, dict[Layout, None]] = defaultdict(dict)
+        for user in walk(self.plan.graph.nodes):
+            wanted = self.plan.strategy(user).operand_layouts if user.operands else ()
+            for value, layout in zip(user.operands, wanted, strict=True):
+                found[value][layout] = None
+        for value, layout in zip(self.plan.graph.outputs, self.plan.outputs, strict=True):
+            found[value][layout] = None
+        return found
 
     def ring(self, node: Node, strategy: Strategy) -> RingWay | None:
         """The same split as a ring, if the queries' axes divide queries and keys and split nothing else."""
@@ -133,7 +147,7 @@ class _Ways:
             for value, made in zip(node.results, strategy.result_layouts, strict=True)
             for wanted in self.wanted(node, value)
         )
-        return RingWay(runs, strategy, edges, self.prices.work(runs, strategy), leaving, _held(runs, strategy))
+        return RingWay(runs, strategy, edges, self.prices.work(runs, strategy), leaving, self.holds(runs, strategy))
 
     def moved(self, value: Value, before: Layout, after: Layout) -> float:
         of = value.type.with_shape(evened(before, after, value.type.shape))
@@ -143,13 +157,13 @@ class _Ways:
         """The layouts into which a result is brought."""
         if _is_pinned(self.plan, node, value):
             return (self.plan.layouts[value],)
-        found: dict[Layout, None] = {}
-        for user in walk(self.plan.graph.nodes):
-            wanted = zip(user.operands, self.plan.strategy(user).operand_layouts, strict=True) if user.operands else ()
-            found.update((layout, None) for operand, layout in wanted if operand is value)
-        ends = zip(self.plan.graph.outputs, self.plan.outputs, strict=True)
-        found.update((layout, None) for one, layout in ends if one is value)
-        return tuple(found)
+        return tuple(self.readers[value])
+
+    def holds(self, node: Node, strategy: Strategy) -> int:
+        key = node.key, strategy
+        if key not in self.held:
+            self.held[key] = _held(node, strategy)
+        return self.held[key]
 
 
 def _ring_axes(node: Node, strategy: Strategy) -> tuple[Refs, ...] | None:

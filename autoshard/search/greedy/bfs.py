@@ -47,7 +47,7 @@ from autoshard.search.constraints import constraint_sharding, constraint_strateg
 from autoshard.search.flat import CARRIED
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import WIDE, cheapest
+from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
 from autoshard.util.errors import StrategyError
 
@@ -91,7 +91,7 @@ def propagate(problem: Problem) -> Plan:
     prices = chooser(problem.mesh, problem.hardware).prices
     first, *others = sorted(_ways(problem, True), key=lambda plan: redistribution_seconds(plan, prices))
     best = cheapest(problem, (first, *others), MARGIN)
-    return cheapest(problem, (best, unpropagated(problem, "bfs")), slack=WIDE)
+    return cheapest(problem, (best, unpropagated(problem, "bfs")))
 
 
 def propagated(problem: Problem, compared: bool) -> Plan:

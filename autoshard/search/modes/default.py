@@ -10,9 +10,9 @@
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`).
-   In the end the result is held against the plans of other modes (on small graphs that of "dynamic_programming" on
-   these parts, too) and those known by name, and the one whose program takes least time is taken (`program_price.py`).
-   So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators, than named plans.
+   In the end the result is held against the plans of other modes and those known by name, and the one whose program
+   takes least time is taken (`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where
+   nobody configured operators, than "dynamic_programming" and named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 """
 
@@ -35,7 +35,7 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, small_optimum
+from autoshard.search.exact.over_mesh_cuts import is_short, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -43,14 +43,13 @@ from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
 from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
 from autoshard.search.memory_limit import MEMORY
-from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
-from autoshard.search.modes.dynamic_programming import eliminated
+from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import SLACK, WIDE, cheapest, retold
+from autoshard.search.program_price import cheapest, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -102,8 +101,7 @@ def sharding_propagation(problem: Problem) -> Plan:
     best = cheapest(problem, (found, *pure), keeps=keeps)
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
     named = [plan for plan in others if plan.search not in PURE]
-    slack = WIDE if len(problem.graph.nodes) <= SMALL_NODES else SLACK
-    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, slack, keeps)
+    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, keeps)
     if best.search != NAME and best.graph is began[-1].graph:
         best = cheapest(problem, (best, began[-1].improved(best)), keeps=keeps)
     if best.search == NAME:
@@ -130,20 +128,15 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and is_short(problem)
+    unlimited = problem.options.get(MEMORY) is None and (not problem.thrifty or is_short(problem))
     named = (partial(own.named, name) for name in named_plans())
-    eliminations = (partial(_short_eliminations, problem),) if small else ()
+    eliminations = (partial(dynamic_programming, problem),) if unlimited else ()
     for other in (partial(cut_in_rounds, problem), *eliminations, *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = other()
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
-
-
-def _short_eliminations(problem: Problem) -> Plan:
-    """The plan of mode "dynamic_programming", but with the mesh used as the least sum was looked for."""
-    return eliminated(problem, MeshCuts(problem, short=True))
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:

@@ -31,7 +31,7 @@ from autoshard.search.greedy.bfs import unpropagated
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import Axes, given
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import WIDE, cheapest
+from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
 from autoshard.search.rules.spread_constraints import ASKED
 
@@ -50,7 +50,7 @@ def recursive_programming(problem: Problem) -> Plan:
         PlanError: an option that has no such value.
         StrategyError: an annotation that does not fit.
     """
-    return cheapest(problem, (cut_in_rounds(problem), unpropagated(problem, NAME)), slack=WIDE)
+    return cheapest(problem, (cut_in_rounds(problem), unpropagated(problem, NAME)))
 
 
 def cut_in_rounds(problem: Problem) -> Plan:
