@@ -112,7 +112,7 @@ def moves_of(plan: Plan) -> Iterator[Move]:
     for node in walk(plan.graph.nodes):
         for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True):
             if layout is not plan.layouts[value]:
-                yield (layout, plan.layouts[value], value.type, 1.0), plan.runs.get(node, 1)
+                yield (layout, plan.layouts[value], value.type, shares.get(value, 1.0)), plan.runs.get(node, 1)
 
 
 def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:

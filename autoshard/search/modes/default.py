@@ -128,15 +128,19 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    unlimited = problem.options.get(MEMORY) is None and (not problem.thrifty or is_short(problem))
     named = (partial(own.named, name) for name in named_plans())
-    eliminations = (partial(dynamic_programming, problem),) if unlimited else ()
+    eliminations = (partial(dynamic_programming, problem),) if _affords_eliminations(problem) else ()
     for other in (partial(cut_in_rounds, problem), *eliminations, *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = other()
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
+
+
+def _affords_eliminations(problem: Problem) -> bool:
+    """Whether there is time for the plan of mode "dynamic_programming", and it may be taken: it keeps no limit."""
+    return problem.options.get(MEMORY) is None and (not problem.thrifty or is_short(problem))
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
