@@ -99,7 +99,6 @@ OUTSIDE = {
     "autoshard.ops": {"scipy"},
     "autoshard.pipeline": {"jax", "jaxlib"},
     "autoshard.pipeline.schedules": {"networkx"},
-    "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},
     "autoshard.truth": {"scipy"},
     "autoshard.calibrate": {"torch"},
