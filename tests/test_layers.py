@@ -99,6 +99,7 @@ OUTSIDE = {
     "autoshard.ops": {"scipy"},
     "autoshard.pipeline": {"jax", "jaxlib"},
     "autoshard.pipeline.schedules": {"networkx"},
+    "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},
     "autoshard.truth": {"scipy"},
     "autoshard.calibrate": {"torch"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation
 from autoshard.propagate.passes.edit import named
-from autoshard.util.disjoint import DisjointSet
 from autoshard.util.errors import ShardingError
 
 
@@ -59,6 +58,8 @@ def _numbers(members: list[Operation]) -> dict[int, int]:
     A connected set is led by the first group of the value that connected it last, and the sets are numbered in the
     order in which their leaders came up, value by value, as llvm::EquivalenceClasses has them.
     """
+    from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few modules have groups
+
     of_value: dict[MutableValue, list[int]] = {}
     for op in members:
         of_value.setdefault(op.operands[0], []).append(op.attrs["group"])

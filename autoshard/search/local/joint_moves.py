@@ -16,7 +16,6 @@ from autoshard.layout.layout import Layout
 from autoshard.search.assignment import Choice
 from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.local_cost import LocalCost
-from autoshard.util.disjoint import DisjointSet
 
 MOST_LAYOUTS = 3
 """How many layouts that are not in use are tried for one value."""
@@ -57,6 +56,8 @@ class _Joint:
 
     def _linked(self) -> dict[Value, Value]:
         """For each value one that stands for all that lie alike: what updates an input, and what gates pass on."""
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
+
         alike = DisjointSet(self.graph.values)
         for value, into in self.graph.tied.items():
             alike.merge(value, into)

@@ -13,7 +13,6 @@ import numpy as np
 
 from autoshard.search.exact.memory import highs
 from autoshard.search.exact.memory.rows import MemoryRows
-from autoshard.util.disjoint import DisjointSet
 
 MOST_PARTS = 400
 """Parts that are weighed against each other at most."""
@@ -63,6 +62,8 @@ class PathRelinking:
     def _parts(self, low: Sequence[int], high: Sequence[int]) -> list[list[int]]:
         """Variables that differ, in groups that no price joins."""
         differ = {v for v, (one, other) in enumerate(zip(low, high, strict=True)) if one != other}
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
+
         joined = DisjointSet(sorted(differ))
         for scope in self.scopes:
             mine = [v for v in scope if v in differ]
