@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from autoshard.cli import main
-from autoshard.cli.app import app
+from autoshard.cli.commands import app
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import Operator, operators, remove
 from autoshard.search import search_modes

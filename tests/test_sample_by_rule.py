@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import autoshard as ash
-from autoshard.cli import app
+from autoshard.cli.commands import app
 
 FOLDER = Path(ash.__file__).parents[1] / "sample_code" / "06_shardings_by_rule"
 COMMANDS = re.findall(r"^    autoshard (.*)$", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE)

@@ -64,6 +64,16 @@ class Effort:
     collective_seconds: float
     rounds: int
 
+    @staticmethod
+    def from_text(text: str) -> Effort:
+        """What `text` wrote."""
+        data = json.loads(text)
+        return Effort(**data | {name: tuple(data[name]) for name in ("nbytes", "widths")})
+
+    def text(self) -> str:
+        """One word of a command line."""
+        return json.dumps(asdict(self))
+
     def undisturbed(self) -> Effort:
         """The same for ranks that have cores of their own: no turns have to average out, and of many short rounds
         some are free of what else the machine does."""
@@ -118,7 +128,7 @@ def calibrate(
     for count in sorted({base, *sizes}):
         if tell is not None:
             tell(f"measuring with {count} rank{'s' * (count > 1)}")
-        jobs[count] = _job(count, quick, threads, operators=count == base)
+        jobs[count] = _job(count, QUICK if quick else FULL, threads, operators=count == base)
     return _fitted(sizes, jobs, jobs[base], f"{threads} threads each, {_cores()} cores")
 
 
@@ -142,11 +152,11 @@ def job_sizes(ranks: int) -> list[int]:
     return [2**k for k in range(1, ranks.bit_length()) if 2**k < ranks] + [ranks]
 
 
-def _job(ranks: int, quick: bool, threads: int, operators: bool) -> Samples:
+def _job(ranks: int, effort: Effort, threads: int, operators: bool) -> Samples:
     """What ranks started for it measured."""
     with tempfile.TemporaryDirectory(prefix="autoshard-") as folder:
         answer = Path(folder) / "samples.json"
-        words = [__file__, str(answer), *["--quick"] * quick, *["--operators"] * operators]
+        words = [__file__, str(answer), effort.text(), *["--operators"] * operators]
         code = launch(words, ranks, threads=threads, timeout=_TIMEOUT)
         if code or not answer.is_file():
             raise CalibrationError(f"measuring with {ranks} ranks failed: the job ended with exit code {code}")
@@ -335,7 +345,7 @@ def _array(of: TensorType) -> np.ndarray:
 def main(arguments: list[str]) -> None:
     """Measure on this rank; rank 0 writes the samples to the file that is named first."""
     comm = MpiComm()
-    found = measure(comm, QUICK if "--quick" in arguments else FULL, "--operators" in arguments)
+    found = measure(comm, Effort.from_text(arguments[1]), "--operators" in arguments)
     if comm.ranks[0] == 0:
         Path(arguments[0]).write_text(json.dumps(asdict(found)))
 

@@ -82,17 +82,17 @@ def calibrate_device(
         link = Link("copies to the host", latency, bandwidth, told)
     else:
         tell(f"measuring with {count} ranks")
-        collectives, how = _job(here.type, count, quick)
+        collectives, how = _job(here.type, count, QUICK if quick else FULL)
         link = fit_link(how, collectives, f"measured: {count} ranks of torch.distributed, {how}")
         comparisons.append((f"collectives of {count} ranks", compare_link(link, collectives)))
     return Calibration(Hardware("calibrated", fitted, Topology(((None, link),))), tuple(comparisons))
 
 
-def _job(device: str, ranks: int, quick: bool) -> tuple[list[CollectiveSample], str]:
+def _job(device: str, ranks: int, effort: Effort) -> tuple[list[CollectiveSample], str]:
     """What ranks started for it measured, and how they sent it."""
     with tempfile.TemporaryDirectory(prefix="autoshard-") as folder:
         answer = Path(folder) / "samples.json"
-        code = launch([__file__, str(answer), device, *["--quick"] * quick], ranks, timeout=_TIMEOUT)
+        code = launch([__file__, str(answer), device, effort.text()], ranks, timeout=_TIMEOUT)
         if code or not answer.is_file():
             raise CalibrationError(f"measuring with {ranks} ranks failed: the job ended with exit code {code}")
         data = json.loads(answer.read_text())
@@ -162,7 +162,7 @@ def _collective(
 def main(arguments: list[str]) -> None:
     """Measure on this rank; rank 0 writes the samples to the file that is named first."""
     comm = MpiComm()
-    found, how = measure_sent(comm, arguments[1], QUICK if "--quick" in arguments else FULL)
+    found, how = measure_sent(comm, arguments[1], Effort.from_text(arguments[2]))
     if comm.ranks[0] == 0:
         data = {"collectives": [asdict(one) for one in found], "how": how}
         Path(arguments[0]).write_text(json.dumps(data))

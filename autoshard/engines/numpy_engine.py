@@ -8,7 +8,8 @@ as long as some of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -164,23 +165,45 @@ class NumpyRun(Executor):
     ) -> Action:
         ending = {register for _, gone in run for register in gone}
         places = [self.comm.place(label(one)) for one, _ in run]
-        functions = []
+        marks = self._running_now if places[0] is not None else None
+        advance = self.comm.advance if self._overlaps else None
+        functions, written = [], dict[tuple, Callable]()
         for k, rank in enumerate(self.comm.ranks):
-            stretch = Stretch(self._slots, fixed[k])
-            for (one, _), place in zip(run, places, strict=True):
-                if isinstance(one, Compute):
-                    stretch.add(scripted[one][k], one.operands, one.results, place or 0)
-                elif isinstance(one, Collective) and isinstance(one.step, Step) and one.step.dim is not None:
-                    index = piece_index(one.operand.local.shape, one.step, one.step.dim, rank)
-                    stretch.view(index, one.operand, one.result, place or 0)
-            marks = self._running_now if places[0] is not None else None
-            advance = self.comm.advance if self._overlaps else None
-            functions.append(StretchText(stretch, ending, read, self.program.outputs, marks, advance).function())
+            said = [self._said(one, scripted, k, rank) for one, _ in run]
+            key = _same_for(run, said, fixed[k])
+            if key not in written:
+                stretch = Stretch(self._slots, fixed[k])
+                for (one, _), what, place in zip(run, said, places, strict=True):
+                    if isinstance(what, Script):
+                        stretch.add(what, one.operands, one.results, place or 0)
+                    elif isinstance(one, Collective):
+                        stretch.view(what, one.operand, one.result, place or 0)
+                text = StretchText(stretch, ending, read, self.program.outputs, marks, advance)
+                written[key] = text.function()
+            functions.append(written[key])
         if len(functions) == 1:
             return places[0] or 0, functions[0]
         taken = [self._slots[one] for one in dict.fromkeys(register for one, _ in run for register in one.operands)]
         stored = [self._slots[one] for one in dict.fromkeys(register for one, _ in run for register in one.results)]
         return places[0] or 0, _on_all(functions, taken, stored, [self._slots[one] for one in ending])
+
+    def _said(self, one: Instruction, scripted: Scripted, k: int, rank: int) -> Any:
+        """What an instruction of a stretch does on the hosted rank `k`: a script, or the piece that it takes."""
+        if isinstance(one, Compute):
+            return scripted[one][k]
+        assert isinstance(one, Collective) and isinstance(one.step, Step) and one.step.dim is not None
+        return piece_index(one.operand.local.shape, one.step, one.step.dim, rank)
+
+
+def _same_for(
+    run: Sequence[tuple[Instruction, list[Register]]], said: Sequence[Any], fixed: Mapping[Register, np.ndarray]
+) -> tuple:
+    """What the function of a stretch follows from on one rank: ranks on which it is the same share a function."""
+    found: list[Any] = []
+    for (one, _), what in zip(run, said, strict=True):
+        found.append(id(what) if isinstance(what, Script) else repr(what))
+        found += (id(fixed[register]) for register in one.operands if register in fixed)
+    return tuple(found)
 
 
 def _on_all(

@@ -21,7 +21,7 @@ from autoshard.engines.numpy_stretch import StretchLine, Var
 
 def without_copies(lines: Sequence[StretchLine], results: Collection[Var]) -> list[StretchLine]:
     """The lines, of which those that make, turn and copy are one where nothing else reads what is in between."""
-    read = Counter(one for line in lines for one in line.uses())
+    read = Counter(one for line in lines for one in line.uses)
     read.update(results)
     maker = {one: line for line in lines for one in line.made}
     changed: dict[StretchLine, StretchLine | None] = {}

@@ -9,8 +9,9 @@ Scripts (`numpy_script.py`) say what is called; what is called alike by operator
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,16 +72,18 @@ class StretchLine:
     place: int
     into: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
-    def uses(self) -> Iterator[Var]:
-        yield from vars_in((self.args, self.kwargs))
+    @cached_property
+    def uses(self) -> list[Var]:
+        return vars_in((self.args, self.kwargs))
 
 
-def vars_in(value: Any) -> Iterator[Var]:
+def vars_in(value: Any) -> list[Var]:
+    """The Vars of an argument, in their order."""
     if isinstance(value, Var):
-        yield value
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from vars_in(one)
+        return [value]
+    if isinstance(value, tuple | list):
+        return [found for one in value for found in vars_in(one)]
+    return []
 
 
 @dataclass

@@ -17,7 +17,9 @@ its operators one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,12 @@ _NAMES = {
 _EVER = 1 << 60
 _ROW = 64
 """Elements of a row from which numpy takes several of them at once."""
+
+
+@lru_cache(1024)
+def _code(source: str) -> CodeType:
+    """Texts are alike where only the objects differ that they name."""
+    return compile(source, "<stretch of a program>", "exec")
 
 
 class StretchText:
@@ -94,14 +102,14 @@ class StretchText:
         for line in reversed(self.stretch.lines):
             if not wanted.isdisjoint(line.made):
                 kept.append(line)
-                wanted.update(line.uses())
+                wanted.update(line.uses)
         return kept[::-1]
 
     def _last_uses(self) -> dict[Var, int]:
         """The number of the last line that reads each array."""
         found: dict[Var, int] = {}
         for i, line in enumerate(self.lines):
-            found.update((one, i) for one in (*line.uses(), *line.made))
+            found.update((one, i) for one in (*line.uses, *line.made))
         found.update((one, _EVER) for one in self.results.values())
         return found
 
@@ -112,7 +120,7 @@ class StretchText:
         body = list(self._body())
         source = "\n".join(("def stretch(s):", *(f"    {line}" for line in (*self._head(), *body, *self._tail()))))
         names = {name: one for name, one in (self.stretch.objects | self.objects).items() if name in source}
-        exec(compile(f"{source}\n    return\n", "<stretch of a program>", "exec"), names)
+        exec(_code(f"{source}\n    return\n"), names)
         names["stretch"].text = source
         return names["stretch"]
 
@@ -169,7 +177,7 @@ class StretchText:
     def _gone(self, line: StretchLine, i: int) -> list[str]:
         """Names that nothing reads after the line: of arrays whose memory another one has taken over, none."""
         over = {one.name for one in line.made if self.last[one] > i}
-        ended = [one for one in dict.fromkeys((*line.uses(), *line.made)) if self.last[one] <= i]
+        ended = [one for one in dict.fromkeys((*line.uses, *line.made)) if self.last[one] <= i]
         names = dict.fromkeys(one.name for one in ended if one.constant is None and one.name not in over)
         asked = (self.asked.get(slot) for one in ended for slot in self._slots(one) if self._ends_at(slot, i))
         return [*names, *(name for name in dict.fromkeys(asked) if name)]
@@ -201,7 +209,7 @@ class StretchText:
         (made,), args = line.made, [self._operand(line, one) for one in line.args]
         call = f"{self._function(line)}({', '.join(args)}"
         is_elementwise = line.of.of.signature is None
-        memory = self._memory(line, made, i, line.uses()) if is_elementwise else None
+        memory = self._memory(line, made, i, line.uses) if is_elementwise else None
         if memory is None:
             return f"{made.name} = {call})"
         var, asked = memory
@@ -228,7 +236,7 @@ class StretchText:
         out = f"{made.name}.reshape({shape}).transpose({order})"
         yield f"{self._function(line)}({', '.join(self.told(one) for one in line.args)}, out={out})"
 
-    def _memory(self, line: StretchLine, made: Var, i: int, givers: Iterator[Var]) -> tuple[Var, str | None] | None:
+    def _memory(self, line: StretchLine, made: Var, i: int, givers: Iterable[Var]) -> tuple[Var, str | None] | None:
         """The operand in whose memory a result is made, and the name of what has to be there for that."""
         asked = None
         for var in givers if made.shape else ():

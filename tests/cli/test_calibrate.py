@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,16 @@ import pytest
 import autoshard as ash
 from autoshard import nn
 from autoshard.api import plan
-from autoshard.calibrate import CalibrationError, Effort, calibrate, job_sizes, measure, measure_collectives
+from autoshard.calibrate import (
+    FULL,
+    QUICK,
+    CalibrationError,
+    Effort,
+    calibrate,
+    job_sizes,
+    measure,
+    measure_collectives,
+)
 from autoshard.core.tensortype import TensorType
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import ContextError, PlanError
@@ -20,6 +29,7 @@ from costmodel.measure import alone
 
 MODELS = Path(__file__).with_name("models.py")
 TINY = Effort((2**9, 2**12, 2**14), (8,), 1e-4, 1e-4, 1)
+SHORT = Effort((2**9, 2**13, 2**17), (48,), 1e-3, 2e-3, 1)
 
 
 def saved(path: Path) -> Path:
@@ -30,7 +40,8 @@ def saved(path: Path) -> Path:
 
 
 @pytest.mark.mpi
-def test_calibrate_measures_prints_and_saves(cli, tmp_path):
+def test_calibrate_measures_prints_and_saves(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("autoshard.calibrate.QUICK", SHORT)
     path = tmp_path / "here.json"
     code, out, err = cli("calibrate", "-n", "2", "--quick", "-o", str(path))
     assert code == 0, err
@@ -70,6 +81,11 @@ def test_a_job_that_fails_is_no_calibration(monkeypatch):
     monkeypatch.setattr("autoshard.calibrate.launch", lambda *_, **__: 3)
     with pytest.raises(CalibrationError, match="measuring with 2 ranks failed: the job ended with exit code 3"):
         calibrate(2)
+
+
+def test_ranks_are_told_how_much_to_measure():
+    assert [Effort.from_text(one.text()) for one in (SHORT, QUICK, FULL)] == [SHORT, QUICK, FULL]
+    assert all(small <= large for small, large in zip(astuple(QUICK)[2:], astuple(FULL)[2:], strict=True))
 
 
 @pytest.mark.parametrize("ranks, sizes", [(2, [2]), (3, [2, 3]), (6, [2, 4, 6]), (8, [2, 4, 8])])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoshard.calibrate import Effort
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph
 from autoshard.trace import trace
@@ -20,7 +21,10 @@ MODELS = Path(__file__).with_name("models.py")
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_a_device_and_what_two_ranks_send(cli, tmp_path):
+def test_a_device_and_what_two_ranks_send(cli, tmp_path, monkeypatch):
+    from autoshard.calibrate import by_torch
+
+    monkeypatch.setattr(by_torch, "QUICK", Effort((2**9, 2**13, 2**21), (), 1e-3, 2e-3, 1))
     path = tmp_path / "torch.json"
     code, out, err = cli("calibrate", "--device", "cpu", "--quick", "-n", "2", "-o", str(path))
     assert code == 0, err

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from autoshard.calibrate import Calibration
-from autoshard.cli import app
+from autoshard.cli.commands import app
 from autoshard.cli.schemas import SCHEMAS
 from autoshard.core.tensortype import type_of
 from autoshard.layout import Layout, Mesh

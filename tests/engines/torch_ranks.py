@@ -26,6 +26,7 @@ from autoshard.runtime.mpi import default_comm
 from tests.engines.pretended import pretended
 from tests.engines.programs import forward, program_of, small_step, step
 from tests.engines.recorded import difference
+from tests.mpi.first_rank import by_first
 from tests.oracle.many import case
 
 
@@ -88,10 +89,12 @@ def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
 
 
 def _exported(planned: Planned) -> dict[str, Any]:
-    """The names in the exported module."""
+    """The names in the exported module, which is that of all ranks: the first one writes it."""
+    text = by_first(lambda: planned.export("torch-code"))
     with tempfile.TemporaryDirectory() as folder:
-        planned.export("torch-code", Path(folder) / "plan.py")
-        return runpy.run_path(str(Path(folder) / "plan.py"))
+        path = Path(folder) / "plan.py"
+        path.write_text(text)
+        return runpy.run_path(str(path))
 
 
 def _check_code(

@@ -50,15 +50,15 @@ class Partitioned:
         self.meshes: list[str] = []
         self.functions: dict[str, str] = {}
         for op in module.body.operations:
-            text, name = str(op), ir.StringAttr(op.operation.attributes["sym_name"]).value
+            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
             if op.operation.name == "sdy.mesh":
-                self.meshes.append(text)
+                self.meshes.append(str(op))
             elif name != "main":
-                self.functions[name] = text
+                self.functions[name] = str(op)
             else:
-                block = op.regions[0].blocks[0]
-                self.steps = [_step(one.operation) for one in block.operations]
-                self.arguments = [one.get_name() for one in block.arguments]
+                block, numbers = op.regions[0].blocks[0], _Numbers()
+                self.arguments = [numbers[one] for one in block.arguments]
+                self.steps = [_step(one.operation, numbers) for one in block.operations]
                 self.inputs = [str(one.type) for one in block.arguments]
 
     @property
@@ -90,15 +90,23 @@ class Partitioned:
         return [np.asarray(one) for one in evaluate(graph, given)]
 
 
+class _Numbers(dict[Any, int]):
+    """The numbers of values; for their names MLIR reads the whole function each time."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = len(self)
+        return self[value]
+
+
 class _Step(NamedTuple):
-    operands: list[str]
-    results: list[str]
+    operands: list[int]
+    results: list[int]
     call: FragmentCall | None
     moved: tuple[str, str] | None
 
 
-def _step(op: Any) -> _Step:
-    operands, results = ([one.get_name() for one in some] for some in (op.operands, op.results))
+def _step(op: Any, numbers: _Numbers) -> _Step:
+    operands, results = ([numbers[one] for one in some] for some in (op.operands, op.results))
     if op.name == "mpmd.transfer":
         return _Step(operands, results, None, (str(op.operands[0].type), str(op.results[0].type)))
     if op.name != "mpmd.fragment_call":

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from autoshard import nn
 from autoshard.api import plan
-from autoshard.cli import app
+from autoshard.cli.commands import app
 from autoshard.exporters.mindspore import parse_lines
 from autoshard.exporters.plan_file import load_plan
 from autoshard.exporters.plan_records import plan_schema

@@ -97,7 +97,7 @@ def forked():
 
 
 def torchrun(folder, ranks, paths, *command):
-    """Runs a script as its users do."""
+    """Runs a script as its users do; those of both forms join each other by the same lines (`standalone_torch.py`)."""
     assert not paths
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=ALONE, timeout=240)
@@ -131,21 +131,20 @@ def given_of(step, data):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "settings", "by_torchrun"),
+    ("make", "settings"),
     [
-        (tied_step, {"mesh": "pp=2,dp=2", "micro_batches": 4, "schedule": "zbv"}, True),
-        (tied_step, {"pipeline": "tp=2/dp=2/tp=1", "micro_batches": 2, "schedule": "gpipe"}, False),
-        (odd_step, {"pipeline": "dp=3/tp=2", "micro_batches": 2, "schedule": "zb_h1"}, False),
+        (tied_step, {"mesh": "pp=2,dp=2", "micro_batches": 4, "schedule": "zbv"}),
+        (tied_step, {"pipeline": "tp=2/dp=2/tp=1", "micro_batches": 2, "schedule": "gpipe"}),
+        (odd_step, {"pipeline": "dp=3/tp=2", "micro_batches": 2, "schedule": "zb_h1"}),
     ],
 )
-def test_exported_stages_train_alone_as_the_step_in_one_piece_does(make, settings, by_torchrun, forked, tmp_path):
+def test_exported_stages_train_alone_as_the_step_in_one_piece_does(make, settings, forked, tmp_path):
     step, data = make()
     planned = plan_pipeline(step, **settings)
     files = planned.export("torch-stages", tmp_path).splitlines()
     assert str(tmp_path / "stage_0.py") in files and str(tmp_path / "schedule.csv") in files
     arrays, named = given_of(step, data)
-    start = torchrun if by_torchrun else forked
-    found = run_alone(start, tmp_path, planned.devices, named, "--steps", "2")
+    found = run_alone(forked, tmp_path, planned.devices, named, "--steps", "2")
     assert_two_steps(step, arrays, found)
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import autoshard
 from autoshard import nn, ops
 from autoshard.api import Planned, plan
-from autoshard.cli import app
+from autoshard.cli.commands import app
 from autoshard.exporters.chakra import COLLECTIVE, RECEIVE, SEND
 from autoshard.exporters.export import FILES, PLAN_FORMS
 from autoshard.exporters.memory_viz import memory_snapshot

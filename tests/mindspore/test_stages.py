@@ -325,11 +325,15 @@ PLACES = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def unbroken() -> Any:
+    return trained(model({}, micro=0), 3)
+
+
 @pytest.mark.parametrize("source, target", [("two", "four"), ("four", "two"), ("two", "none"), ("none", "four"),
                                             ("four", "alone"), ("alone", "two"), ("two", "two")])  # fmt: skip
-def test_training_goes_on_in_another_number_of_stages(tmp_path: Path, source: str, target: str) -> None:
+def test_training_goes_on_in_another_number_of_stages(tmp_path: Path, unbroken: Any, source: str, target: str) -> None:
     """Parameters, states, masks of dropout and the step: as training that was never broken off."""
-    unbroken = trained(model({}, micro=0), 3)
     first = model(*PLACES[source])
     first.train(2, data(), callbacks=[ShardedCheckpoint(tmp_path / "saved", keep=0)])
     index = read_index(find(tmp_path / "saved", 5))

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from autoshard.cli import app
+from autoshard.cli.commands import app
 from autoshard.cli.redistributing import read_change
 from autoshard.layout import Mesh
 from autoshard.util.errors import LayoutError, RedistributeError

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
-from unittest.mock import patch
 
 from autoshard.util.errors import ParseError
 
@@ -66,6 +65,8 @@ def traced_through(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 @contextmanager
 def _functorch_alone() -> Iterator[None]:
     """Refuse torch.autograd.grad to all but functorch, which computes its gradients by it."""
+    from unittest.mock import patch  # only here: ranks start without it
+
     import torch
     from torch._functorch import eager_transforms
 

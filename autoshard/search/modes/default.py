@@ -124,6 +124,8 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     """This mode's own plan of a flat graph, then those of modes that it began with, and of others."""
     problem = own.problem
     yield own.run()
+    if problem.mesh.devices == 1:
+        return  # all plans are the same
     yield from own.second()
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
@@ -264,7 +266,7 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.problem.options.get(MEMORY) is None:
+        if self.problem.options.get(MEMORY) is None and self.problem.mesh.devices > 1:
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
 
