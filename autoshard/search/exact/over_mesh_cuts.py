@@ -26,7 +26,7 @@ from costmodel import Hardware
 
 OPTIMAL = "optimal"
 """The mode that these plans are of, and the cause of what it decides."""
-SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 2_500, 80_000, 20.0
+SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 4_000, 80_000, 20.0
 """Problems with so many operators and strategies are small: a least sum takes some seconds (`benchmarks/search.py`)."""
 SMALL_MESH = 64
 """Devices up to which searches that are short in one way look at meshes that are used in several ways, too."""
