@@ -63,7 +63,7 @@ def _numbers(members: list[Operation]) -> dict[int, int]:
     of_value: dict[MutableValue, list[int]] = {}
     for op in members:
         of_value.setdefault(op.operands[0], []).append(op.attrs["group"])
-    sets: DisjointSet[int] = DisjointSet()
+    sets = DisjointSet()
     leaders: dict[int, int] = {}  # by the element that stands for a set in `sets`
     for groups in of_value.values():
         for group in groups:
