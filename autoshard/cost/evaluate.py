@@ -94,8 +94,12 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
 
 def plan_seconds(plan: Plan, prices: Prices) -> float:
     """`evaluate_plan(...).seconds` and nothing else."""
-    work = sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
-    return redistribution_seconds(plan, prices) + work
+    return redistribution_seconds(plan, prices) + operator_seconds(plan, prices)
+
+
+def operator_seconds(plan: Plan, prices: Prices) -> float:
+    """What of that the operators take."""
+    return sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
 
 
 def redistribution_seconds(plan: Plan, prices: Prices) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from autoshard.cost.evaluate import plan_seconds, program_seconds, redistribution_seconds
+from autoshard.cost.evaluate import operator_seconds, program_seconds, redistribution_seconds
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
@@ -65,7 +65,7 @@ def cheapest(
 ) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
-    The first is priced, and of the others those whose program could take less (`_at_least`); of plans that lead to the
+    The first is priced, and of the others those whose program could take less (`_by_sum`); of plans that lead to the
     same program one. Attentions run as rings where that pays (`ring_attention.py`).
 
     Args:
@@ -77,10 +77,10 @@ def cheapest(
     best, least = first, price_of(problem, first) * (1 - by)
     so_far(best=price_of(problem, best))
     prices, known = prices_for(problem.hardware), {_what(first)}
-    for other in sorted(others, key=lambda plan: plan_seconds(plan, prices)):
-        if _at_least(other, prices) >= least:
+    for _, bound, i in sorted((*_by_sum(plan, prices), i) for i, plan in enumerate(others)):
+        if bound >= least:
             continue
-        plan = with_rings(other, problem.hardware)
+        plan = with_rings(others[i], problem.hardware)
         what = _what(plan)
         if what in known:
             continue
@@ -94,10 +94,11 @@ def cheapest(
     return best
 
 
-def _at_least(plan: Plan, prices: Prices) -> float:
-    """What a plan's program takes at least, by its sum."""
-    seconds = plan_seconds(plan, prices)
-    return max(seconds - redistribution_seconds(plan, prices), seconds * (1 - MOST_SAVED))
+def _by_sum(plan: Plan, prices: Prices) -> tuple[float, float]:
+    """A plan's seconds by the sum, and what its program takes at least by it."""
+    operators = operator_seconds(plan, prices)
+    seconds = operators + redistribution_seconds(plan, prices)
+    return seconds, max(operators, seconds * (1 - MOST_SAVED))
 
 
 MOST_SAVED = 0.5
