@@ -107,6 +107,13 @@ def redistribution_seconds(plan: Plan, prices: Prices) -> float:
     return sum(times * prices.redistribution(*of) for of, times in moves_of(plan))
 
 
+def sending_seconds(plan: Plan, prices: Prices) -> float:
+    """What the redistributions take beside the latency of their links."""
+    return sum(
+        times * prices.redistribution(before, after, of, 0.0) for (before, after, of, _), times in moves_of(plan)
+    )
+
+
 def moves_of(plan: Plan) -> Iterator[Move]:
     """The redistributions that a plan pays for, each once: before, after, the value's type, its share of the latency
     (`bundling.latency_shares`), and how often in a step."""

@@ -35,7 +35,7 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import is_short, small_optimum
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -181,8 +181,10 @@ class _Combination:
         return self._within(limit, assignment, memory)
 
     def second(self) -> Iterator[Plan]:
-        """The plan of the assignment that came next to the best one by its sum: its program may cost less."""
-        for local_search in self.others if self.problem.options.get(MEMORY) is None else ():
+        """The plan of the assignment that came next to the best one by its sum: its program may cost less. To price the
+        programs of large graphs takes long, and latency, of which sums know least, is little of theirs."""
+        tried = self.problem.options.get(MEMORY) is None and len(self.graph.nodes) <= SMALL_NODES
+        for local_search in self.others if tried else ():
             yield self._best(self._polished(local_search).assignment)
 
     def improved(self, plan: Plan) -> Plan:
