@@ -11,8 +11,8 @@
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`).
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
-   takes least time is taken (`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where
-   nobody configured operators, than "dynamic_programming" and named plans.
+   takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
+   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 """
 
@@ -268,7 +268,7 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.problem.options.get(MEMORY) is None and self.problem.mesh.devices > 1:
+        if self.problem.options.get(MEMORY) is None:
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
 
