@@ -34,7 +34,7 @@ class FullModel:
 
 
 def mixed_precision(net: Any) -> Any:
-    """The module with each parameter cast to bf16 where it is used."""
+    """The module with each parameter cast to bf16 where it is used; batch norms keep theirs, as under autocast."""
     import torch
     from torch.nn.utils.parametrize import register_parametrization
 
@@ -43,12 +43,14 @@ def mixed_precision(net: Any) -> Any:
             return weight.to(torch.bfloat16)
 
     for module in list(net.modules()):
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            continue
         for name, _ in list(module.named_parameters(recurse=False)):
             register_parametrization(module, name, ToLow(), unsafe=True)
     return net
 
 
-def _without_masks(config: Any) -> Any:
+def without_masks(config: Any) -> Any:
     """The configuration, with attention that is causal by itself and gets no mask."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -68,7 +70,7 @@ def language_model(kind: str, length: int = 4096, **sizes: Any) -> Callable[[int
 
         config = getattr(transformers, f"{kind}Config")(use_cache=False, **sizes)
         with torch.device("meta"):
-            net = getattr(transformers, f"{kind}ForCausalLM")(_without_masks(config))
+            net = getattr(transformers, f"{kind}ForCausalLM")(without_masks(config))
             words = torch.zeros((samples, length), dtype=torch.long)
         return mixed_precision(net), {"input_ids": words, "labels": words}
 
@@ -85,7 +87,7 @@ def _vit_huge(samples: int) -> tuple[Any, dict[str, Any]]:
     )  # fmt: skip
     config.num_labels = 1000
     with torch.device("meta"):
-        net = transformers.ViTForImageClassification(_without_masks(config))
+        net = transformers.ViTForImageClassification(without_masks(config))
         images = torch.zeros((samples, 3, 224, 224), dtype=torch.bfloat16)
         labels = torch.zeros((samples,), dtype=torch.long)
     return mixed_precision(net), {"pixel_values": images, "labels": labels}

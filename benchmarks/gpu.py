@@ -6,6 +6,8 @@ operators    all samples of all operators on the device, against numpy
 programs     models, forward and training, by `autoshard run --check --engine torch` on 1 rank, and on several ranks
              that share the device (gloo through copies on the host)
 nccl         the same with a GPU for each rank, which send by NCCL
+compiled     two of them by the engine torch-compiled on 1 rank
+xla          two of them by the engine xla on JAX's device
 calibration  `autoshard calibrate --device`, and the file read again
 step         a training step of Llama's layers on one device, engine torch beside PyTorch by hand with `torch.compile`
 memory       what that step takes at its peak, beside what is predicted
@@ -91,16 +93,33 @@ def nccl(given: argparse.Namespace) -> Iterator[Found]:
     yield from _run_all(given, len(found.cuda), f"programs by NCCL on {len(found.cuda)} GPUs")
 
 
-def _run_all(given: argparse.Namespace, ranks: int, what: str) -> Iterator[Found]:
-    for target in _targets(given):
-        words = ["run", target, "-n", str(ranks), "--check", "--engine", "torch", "--device", given.device]
+def compiled(given: argparse.Namespace) -> Iterator[Found]:
+    """Models by compiled stretches on one rank."""
+    yield from _run_all(given, 1, "programs compiled by torch", QUICK_NAMES, "torch-compiled")
+
+
+def xla(given: argparse.Namespace) -> Iterator[Found]:
+    """Models by XLA on the device that JAX has."""
+    import jax
+
+    if given.device == "cuda" and (found := jax.default_backend()) != "gpu":
+        raise NotDone(f"JAX computes on {found} here; pip install 'jax[cuda13]'")
+    yield from _run_all(given, 1, "programs compiled by XLA", QUICK_NAMES, "xla")
+
+
+def _run_all(
+    given: argparse.Namespace, ranks: int, what: str, names: Sequence[str] = NAMES, engine: str = "torch"
+) -> Iterator[Found]:
+    device = "auto" if engine == "xla" else given.device  # JAX computes where it does
+    for target in _targets(given, names):
+        words = ["run", target, "-n", str(ranks), "--check", "--engine", engine, "--device", device]
         yield _command(f"{what}: {target.rpartition(':')[2]}", [*words, "--timeout", str(_LIMIT)])
 
 
-def _targets(given: argparse.Namespace) -> list[str]:
+def _targets(given: argparse.Namespace, names: Sequence[str]) -> list[str]:
     if given.device == "cpu":
         return SMALL
-    return [f"{MODELS}:{name}" for name in (QUICK_NAMES if given.quick else NAMES)]
+    return [f"{MODELS}:{name}" for name in (QUICK_NAMES if given.quick else names)]
 
 
 def _command(what: str, words: Sequence[str]) -> Found:
@@ -153,6 +172,8 @@ CHECKS: dict[str, Check] = {
     "operators": operators,
     "programs": programs,
     "nccl": nccl,
+    "compiled": compiled,
+    "xla": xla,
     "calibration": calibration,
     "step": step,
 }

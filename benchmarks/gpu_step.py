@@ -35,7 +35,7 @@ class StepSizes:
     rounds: int = 5
 
 
-GPU = StepSizes(2048, 8192, 16, 2048, 2)
+GPU = StepSizes(2048, 4096, 16, 2048, 2, steps=5, rounds=3)
 CPU = StepSizes(64, 64, 4, 16, 1, steps=2, rounds=2)
 
 
@@ -79,7 +79,7 @@ def step_times(device: str, sizes: StepSizes) -> dict[str, Any]:
 
 
 def _on_engine(planned: Any, task: Task, device: str, compiled: bool) -> Callable[[], float]:
-    model = planned.to_torch(compiled=compiled, device=device)
+    model = planned.to_torch(compiled=compiled, device=device.partition(":")[0])
     optimizer = model.optimizer()
     x, y = (torch.from_numpy(one).to(model.device) for one in (task.x, task.y))
 

@@ -152,10 +152,11 @@ def compare_link(link: Link, samples: Sequence[CollectiveSample]) -> tuple[Curve
 
 
 def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[CurveErrors, ...]:
-    """What the device says of each operator against what was measured."""
+    """What the device says of each operator against what was measured, one behind the other, each started by a host."""
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for one in samples:
-        predicted = float(operator_seconds(one.flops, one.nbytes, device, one.dtype, one.operator))
+        busy = float(operator_seconds(one.flops, one.nbytes, device, one.dtype, one.operator))
+        predicted = max(busy, device.host_seconds)
         name = one.operator if one.dtype == "f32" else f"{one.operator} {one.dtype}"
         groups.setdefault(name, []).append((one.flops + one.nbytes, one.seconds, predicted))
     return tuple(_comparison(what, rows) for what, rows in groups.items())

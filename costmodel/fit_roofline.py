@@ -24,6 +24,11 @@ _OVERLAPS = np.linspace(0.0, 1.0, 11)
 
 _BEYOND_CACHES = 1 / 16
 """Of the bytes of the largest sample those that a cache does not hold: from these on bandwidth is that of memory."""
+_HOST_AHEAD = 3.0
+"""How many times what a host takes to start the smallest operator one lasts at least for which a device does not wait:
+on an H100 an addition takes 7 us to start, a product 14."""
+_LONG = 1 / 16
+"""Of the operations of the longest attention those from which on a host is ahead, which starts a gradient in 0.2 ms."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,18 @@ class RooflineSamples:
         """Those that move more than caches hold."""
         least = _BEYOND_CACHES * max((one.nbytes for one in self.moves), default=0)
         return tuple(one for one in self.moves if one.nbytes >= least)
+
+    @property
+    def of_device(self) -> tuple[OperatorSample, ...]:
+        """Products that a device is busy with; all, where a host takes longer to start each."""
+        least = _HOST_AHEAD * self.host_seconds
+        return tuple(one for one in self.products if one.seconds >= least) or self.products
+
+    @property
+    def long_attention(self) -> tuple[OperatorSample, ...]:
+        """Attention that a device is busy with."""
+        least = _LONG * max((one.flops for one in self.attention), default=0.0)
+        return tuple(one for one in self.attention if one.flops >= least)
 
     @property
     def operators(self) -> tuple[OperatorSample, ...]:
@@ -88,8 +105,8 @@ def fit_roofline(name: str, samples: RooflineSamples, memory_bytes: int, fusion:
         for share in _SHARES
         for overlap in _OVERLAPS
     ]
-    device = min(shared, key=lambda one: _misfit(one, samples.products))
-    return replace(device, attention_efficiency=_attention(device, samples.attention))
+    device = min(shared, key=lambda one: _misfit(one, samples.of_device))
+    return replace(device, attention_efficiency=_attention(device, samples.long_attention))
 
 
 def _peaks(samples: RooflineSamples) -> tuple[tuple[str, float], ...]:

@@ -22,7 +22,8 @@ def _found(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, li
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = _found(capsys)
     assert code == 0
-    assert [one["check"] for one in found] == ["operators", "programs", "nccl", "calibration", "step"]
+    checks = ["operators", "programs", "nccl", "compiled", "xla", "calibration", "step"]
+    assert [one["check"] for one in found] == checks
     assert {(one["state"], one["told"].partition(";")[0]) for one in found} == {
         ("not done", "torch sees no CUDA device")
     }

@@ -35,6 +35,7 @@ def calibrate(
     device: Annotated[
         str | None,
         typer.Option(
+            "--device",
             metavar="DEVICE",
             help="Measure by torch instead, as the engine torch computes and sends: cuda, cpu, or auto.",
         ),

@@ -171,7 +171,7 @@ def dump(
         Path,
         typer.Option("-o", "--output", metavar="DIR", help="Folder of the rank_<r> folders."),
     ] = Path("."),
-    ranks: Annotated[str, typer.Option(metavar="RANKS", help="Ranks: 'all', or numbers like '0,3'.")] = "all",
+    ranks: Annotated[str, typer.Option("--ranks", metavar="RANKS", help="'all', or numbers like '0,3'.")] = "all",
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,

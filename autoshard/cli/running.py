@@ -124,6 +124,7 @@ def run(
     engine: Annotated[
         str,
         typer.Option(
+            "--engine",
             metavar="ENGINE",
             help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo or NCCL), "
             "torch-compiled (with torch.compile between collectives) or xla (one process, one host device of JAX for "
@@ -133,6 +134,7 @@ def run(
     device: Annotated[
         str,
         typer.Option(
+            "--device",
             metavar="DEVICE",
             help="Of the engine torch: what its ranks compute on: cpu, cuda (a host's devices in turn), or auto: cuda "
             "where torch sees a CUDA device on every rank.",

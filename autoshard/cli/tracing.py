@@ -31,7 +31,7 @@ def trace(
         Path, typer.Option("-o", "--output", metavar="FILE.json", help="The trace to write; .json.gz packs it.")
     ] = Path("trace.json"),
     ranks: Annotated[
-        str | None, typer.Option(metavar="RANKS", help="'all', or numbers like '0,3'. Default: the first eight.")
+        str | None, typer.Option("--ranks", metavar="RANKS", help="'all', or numbers. Default: the first eight.")
     ] = None,
     devices: Devices = None,
     mesh: MeshText = None,

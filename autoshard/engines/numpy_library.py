@@ -169,6 +169,12 @@ class Known:
             tape.note(of, args, kwargs, made)
         return made
 
+    def repeated(self, count: int, step: Callable[[Any, tuple], tuple], raws: tuple) -> tuple:
+        """`raws` after that many steps of a function; it holds what it has met, so no tape plays it."""
+        if self.noting.tape is not None:
+            self.noting.tape.breaks("it repeats a function of its own")
+        return self.library.repeated(count, step, tuple(map(self.final, raws)))
+
     def _either(self, known: Callable, find: Callable[[], Callable]) -> Callable:
         found: list[Callable] = []
 

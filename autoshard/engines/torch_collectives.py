@@ -27,6 +27,10 @@ from autoshard.engines.rounds import messages_of
 Finish = Callable[[], Any]
 """Waits for what has begun, and returns its result."""
 
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""By the names of torch 2.13, or else by those of before."""
+
 
 class TorchControl:
     """Loops and branches of a text."""
@@ -152,7 +156,7 @@ class TorchCollectives(MeshQueries):
         group, row = self.group_of(axes)
         sent = self._on_wire(_bytes(x.contiguous()))
         got = sent.new_empty((len(row) * sent.numel(),))
-        work = dist.all_gather_single(got, sent.reshape(-1), group=group, async_op=True)
+        work = _gather(got, sent.reshape(-1), group=group, async_op=True)
 
         def stacked() -> Any:
             rows = _in_order(got.reshape(len(row), -1), _order(row))
@@ -175,7 +179,7 @@ class TorchCollectives(MeshQueries):
         sent = self._on_wire(_in_order(pieces, _inverse(row)))
         got = torch.empty_like(sent[0])
         flat, parts = _reals(got).view(-1), _reals(sent).view(-1)
-        work = dist.reduce_scatter_single(flat, parts, _op(op), group=group, async_op=True)
+        work = _scatter(flat, parts, _op(op), group=group, async_op=True)
         return lambda: _finished(work, lambda: self._home(got, x.dtype))
 
     def _exchanged(self, pieces: Any, axes: Axes) -> Finish:

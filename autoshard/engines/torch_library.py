@@ -24,6 +24,8 @@ _SAME = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
     "complex64", "complex128",
 )  # fmt: skip
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""By types without a sign those with as many bits, which all of torch's functions that only choose or move take."""
 _NARROW = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
@@ -152,7 +154,10 @@ def complexed(real: torch.Tensor, imag: torch.Tensor, to: np.dtype) -> torch.Ten
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.where(condition, x, y)
+    signed = _SIGNED.get(x.dtype) if x.dtype == y.dtype else None
+    if signed is None:
+        return torch.where(condition, x, y)
+    return torch.where(condition, x.view(signed), y.view(signed)).view(x.dtype)
 
 
 def concatenate(raws: list, axis: int) -> torch.Tensor:
@@ -172,11 +177,13 @@ def folded(name: str, raw: torch.Tensor, axes: tuple[int, ...], keepdims: bool) 
 
 def get(raw: torch.Tensor, index: Any) -> torch.Tensor:
     raw, index = _forward(raw, index)
-    return raw[index]
+    return raw.view(signed)[index].view(raw.dtype) if (signed := _SIGNED.get(raw.dtype)) else raw[index]
 
 
 def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
     made = raw.clone(memory_format=torch.contiguous_format)
+    if signed := _SIGNED.get(raw.dtype):
+        return set(made.view(signed), index, part.to(raw.dtype).view(signed)).view(raw.dtype)
     if _has_backward(index):
         places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)
         made.view(-1)[get(places, index)] = part
@@ -193,8 +200,11 @@ def at(ufunc: str, raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.T
     places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)[_indices(index, raw.device)]
     values = part.broadcast_to(places.shape).reshape(-1)
     flat = raw.reshape(-1).clone()
+    if raw.dtype == torch.bool:  # which CUDA does not scatter
+        flat, values = flat.to(torch.int32), values.to(torch.int32)
     by = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}[ufunc]
-    return flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True).reshape(raw.shape)
+    found = flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True)
+    return found.to(raw.dtype).reshape(raw.shape)
 
 
 def repeated(
@@ -255,7 +265,7 @@ def ufunc(name: str) -> Callable:
 
     def call(*raws: torch.Tensor) -> Any:
         for raw in raws:
-            if raw.dtype in _UNSIGNED:
+            if raw.dtype in _SIGNED:
                 return _unsigned(name, of, raws, raw.dtype)
         return of(*raws)
 
@@ -263,7 +273,6 @@ def ufunc(name: str) -> Callable:
 
 
 # Torch has tensors of these types, and hardly computes on them.
-_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 _COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 _OF_64_BITS = ("add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift")
 

@@ -252,7 +252,7 @@ class _ShortStep:
 
     layers: int
     ranks: int
-    work: _Work
+    work: Work
     beside: Program
     sums: int = 4
     """Bytes of an element of the sums of gradients over micro batches."""
@@ -283,7 +283,7 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
-    work = _Work(program, planned.graph, planned.plan.mesh)
+    work = Work(program, planned.graph, planned.plan.mesh)
     return _ShortStep(layers, row.axes.of_stage.devices, work, beside, SUM_BYTES.get(row.precision, 4))
 
 
@@ -298,11 +298,11 @@ def _gradients(graph: Graph) -> Iterator[Node]:
         node, _ = graph.producers.get(gradient, (None, 0))
         while node is not None and len(node.operands) == 1:
             node, _ = graph.producers.get(node.operands[0], (None, 0))
-        if node is not None and graph.role_of.get(of) == PARAMETER and _part_of(node) == PRODUCTS:
+        if node is not None and graph.role_of.get(of) == PARAMETER and part_of(node) == PRODUCTS:
             yield node
 
 
-class _Work:
+class Work:
     """The instructions of a step, those apart that several micro batches need only once."""
 
     def __init__(self, program: Program, graph: Graph, mesh: Mesh) -> None:
@@ -444,7 +444,7 @@ class _Work:
 
     def _part(self, one: Instruction) -> str:
         if isinstance(one, Compute):
-            return UPDATE if one in self.updates else _part_of(one.composite or one.node)
+            return UPDATE if one in self.updates else part_of(one.composite or one.node)
         first = one.parts[0] if isinstance(one, Bundle) else one
         assert isinstance(first, Collective | ManualCollective)
         order = [name for name, _ in self.mesh.axes]
@@ -469,7 +469,7 @@ def _is_float(one: Compute) -> bool:
     return any(register.whole.dtype.is_float and register.whole.rank for register in one.results)
 
 
-def _part_of(node: Node) -> str:
+def part_of(node: Node) -> str:
     """What an operator's seconds are counted as."""
     if node.op.name.startswith("Attention") or _is_attention(node):
         return ATTENTION

@@ -24,14 +24,18 @@ MADE_BY = Device(
     attention_efficiency=0.45,
 )
 
+HOST = 8e-6
+
 
 def _sample(operator: str, dtype: str, flops: float, nbytes: int, caches: int = 0) -> OperatorSample:
     device = replace(MADE_BY, memory_bandwidth=4 * MADE_BY.memory_bandwidth) if nbytes < caches else MADE_BY
-    return OperatorSample(operator, dtype, flops, nbytes, operator_seconds(flops, nbytes, device, dtype, operator))
+    seconds = operator_seconds(flops, nbytes, device, dtype, operator)
+    return OperatorSample(operator, dtype, flops, nbytes, max(seconds, HOST))
 
 
 def _samples() -> RooflineSamples:
     sides = [(256, 256, 256), (1024, 512, 4096), (8192, 128, 8192), (4096, 4096, 4096), (8192, 8192, 8192)]
+    sides += [(8192, 1024, 4096), (8192, 256, 8192), (16384, 64, 16384)]
     products = [
         _sample("MatMul", kind, 2.0 * m * k * n, size * (m * k + k * n + m * n))
         for kind, size in (("f32", 4), ("bf16", 2))
@@ -39,7 +43,7 @@ def _samples() -> RooflineSamples:
     ]
     moves = [_sample("Add", "f32", 2.0**power, 12 * 2**power, caches=2**24) for power in range(16, 29, 2)]
     attention = [_sample("Attention", "bf16", 3e11, 2**24), _sample("Attention", "bf16", 1.3e12, 2**26)]
-    return RooflineSamples(tuple(products), tuple(moves), tuple(attention), MADE_BY.launch_seconds, 8e-6, 9e-6)
+    return RooflineSamples(tuple(products), tuple(moves), tuple(attention), MADE_BY.launch_seconds, HOST, 9e-6)
 
 
 def test_what_made_the_samples_comes_back() -> None:
@@ -55,6 +59,19 @@ def test_what_made_the_samples_comes_back() -> None:
     errors = {one.what: one for one in compare_device(found, _samples().operators)}
     assert errors["MatMul"].worst_error < 0.1 and errors["MatMul bf16"].worst_error < 0.1
     assert errors["Attention bf16"].worst_error < 0.15
+
+
+def test_what_waits_for_its_host_says_nothing_of_a_device() -> None:
+    made = _samples()
+    slow = tuple(replace(one, seconds=max(one.seconds, 14e-6)) for one in made.products)
+    short = OperatorSample("Attention", "bf16", 4e10, 2**22, 2e-4)
+    plain, waiting = (
+        fit_roofline("fitted", one, 2**35, "eager", "")
+        for one in (made, replace(made, products=slow, attention=(*made.attention, short)))
+    )
+    assert plain == waiting
+    errors = {one.what: one for one in compare_device(waiting, [OperatorSample("Add", "f32", 1e3, 2**13, 8e-6)])}
+    assert errors["Add"].worst_error == 0
 
 
 def test_caches_are_no_memory() -> None:
