@@ -265,6 +265,11 @@ def flops(one: Compute) -> float:
         local, whole = (tuple(getattr(of, side) for of in one.operands) for side in ("local", "whole"))
         return one.op.most_flops(whole, local, attrs)
     except AutoshardError:
-        node = one.node
-        share = one.results[0].local.elements / max(1, math.prod(one.results[0].whole.shape))
-        return node.op.flops(node.operand_types, node.attrs) * share
+        return mean_flops(one)
+
+
+def mean_flops(one: Compute) -> float:
+    """Operations of a rank in the mean: its share of the whole operator's."""
+    node = one.node
+    share = one.results[0].local.elements / max(1, math.prod(one.results[0].whole.shape))
+    return node.op.flops(node.operand_types, node.attrs) * share

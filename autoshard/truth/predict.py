@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 from functools import cached_property
 
 from autoshard.api import plan
-from autoshard.cost.instructions import Costs
+from autoshard.cost.instructions import Costs, flops, mean_flops
 from autoshard.cost.prices import prices_for
 from autoshard.cost.program_memory import program_peak
 from autoshard.cost.timeline import scheduled
@@ -34,7 +34,7 @@ from autoshard.redistribute.step import Step
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
-from autoshard.truth.rates import SUM_BYTES, adding_seconds, rates_of, with_attention
+from autoshard.truth.rates import SUM_BYTES, adding_seconds, narrow_seconds, rates_of, with_attention
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
     ATTENTION,
@@ -90,13 +90,14 @@ def refusal(row: Row) -> str:
     """What a row has that no plan can say yet; empty if nothing."""
     if row.axes.pp * row.chunks > row.model.layers:
         return "more stages than layers"
-    if row.axes.cp > 1:
-        return "a sequence split over devices (context parallel)"
     if row.model.builder == "mixture":
         return "a mixture of experts"
-    if row.precision == "f8":
-        return "products in 8 bits"
+    if row.axes.cp > 1 and not any(one in row.plan for one in _SEQUENCES):
+        return "devices that share a sequence (cp), and a plan that splits none"
     return ""
+
+
+_SEQUENCES = ("context_parallel", "ulysses")
 
 
 class Predictor:
@@ -116,7 +117,10 @@ class Predictor:
 
     def __call__(self, row: Row) -> Prediction:
         """The prediction of a row; refused if no plan expresses it."""
-        if why := refusal(row):
+        why = refusal(row)
+        if not why and row.precision == "f8" and "f8" not in dict(self.hardware(row.hardware).device.peak_flops):
+            why = f"products in 8 bits on {row.hardware}, which has no peak for them"
+        if why:
             return Prediction(row, refused=why)
         try:
             few, more = (self._measures(row, layers) for layers in _depths(row))
@@ -165,7 +169,7 @@ class Predictor:
             hardware = with_attention(self.hardware(row.hardware), row)
             if key not in self._steps:
                 self._steps[key] = _step_of(row, layers, hardware)
-            self._known[key] = self._steps[key].measured(hardware, HOSTS[row.fusion].joins)
+            self._known[key] = self._steps[key].measured(hardware, HOSTS[row.fusion].joins, row.precision == "f8")
         return self._known[key]
 
 
@@ -200,6 +204,7 @@ class _Measures:
     summed: Mapping[str, tuple[int, int]]
     states: Mapping[str, int]
     peak_bytes: int
+    plain_bytes: int
     repeated: tuple[int, int]
 
     def peak(self, row: Row) -> int:
@@ -242,8 +247,9 @@ class _Measures:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the fullest moment without what layers have anyhow: parameters, states, and gradients."""
-        return self.peak_bytes - self.states[LAYERS] - 2 * self.elements[1]
+        """Bytes of the fullest moment without what layers have anyhow: parameters, states, and gradients. No collective
+        is started ahead: how much these take for themselves is no matter of layers."""
+        return self.plain_bytes - self.states[LAYERS] - 2 * self.elements[1]
 
 
 @dataclass(frozen=True)
@@ -257,14 +263,15 @@ class _ShortStep:
     sums: int = 4
     """Bytes of an element of the sums of gradients over micro batches."""
 
-    def measured(self, hardware: Hardware, joins: bool = False) -> _Measures:
+    def measured(self, hardware: Hardware, joins: bool = False, narrow: bool = False) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
-        dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
+        dealt = work.dealt(self.beside, prices_for(known).instructions, joins, narrow)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
+        peaks = program_peak(self.beside), program_peak(work.program)
         repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
-        return _Measures(self.layers, dealt, (early, late), summed, work.states, program_peak(self.beside), repeated)
+        return _Measures(self.layers, dealt, (early, late), summed, work.states, *peaks, repeated)
 
 
 PREFETCH = 4.0
@@ -390,12 +397,13 @@ class Work:
         stays = {register for one in self.early if once for register in one.results}
         return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays)
 
-    def dealt(self, program: Program, costs: Costs, joins: bool) -> dict[StepSlot, SlotWork]:
+    def dealt(self, program: Program, costs: Costs, joins: bool, narrow: bool = False) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
             joins: one kernel updates all parameters, and one buffer holds all gradients that are reduced.
+            narrow: products of layers are done in 8 bits.
         """
         ledgers: dict[StepSlot, dict[str, float]] = {}
         kernels: dict[StepSlot, int] = {}
@@ -415,6 +423,10 @@ class Work:
                 seconds *= together[what] / (one.end - one.start)
             elif joined and starts and not one.communicates:
                 seconds -= costs.hardware.device.launch_seconds
+            elif narrow and slot.home == LAYERS and isinstance(what, Compute) and self._part(what) == PRODUCTS:
+                seconds = narrow_seconds(what, costs.hardware.device)
+            elif isinstance(what, Compute):
+                seconds *= _evened(what)
             if seconds:
                 name = self._part(what)
                 ledger[name] = ledger.get(name, 0.0) + seconds
@@ -454,6 +466,15 @@ class Work:
 def _starts(one: Instruction) -> bool:
     """Whether it is a kernel of its own, or stands for one."""
     return not isinstance(one, Compute) or one.node.traffic is None or one.node.traffic.launches
+
+
+def _evened(one: Compute) -> float:
+    """The mean work of ranks to the most. Parts of a plan's sequences lie in their order: causal attention works most
+    on the last, and sees all or nothing of a block that comes in a ring. Megatron-core and PyTorch's context_parallel
+    deal each rank a part from the front and one from the back, which see half of each block."""
+    if one.op.name.endswith("Turn") and one.attrs.get("causal"):
+        return 0.5
+    return min(1.0, mean_flops(one) / flops(one)) if one.op.uneven else 1.0
 
 
 def _is_sum(one: Compute) -> bool:

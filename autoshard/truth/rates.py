@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace as changed
 
+from autoshard.cost.instructions import flops
+from autoshard.partition.program import Compute
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import RowRates
-from costmodel import Hardware, operator_seconds
+from costmodel import Device, Hardware, operator_seconds
 from costmodel.host import HOSTS
 
 OUTSIDE_SHARE = {"kernels": 0.30}
@@ -41,3 +43,16 @@ def with_attention(hardware: Hardware, row: Row) -> Hardware:
 def adding_seconds(elements: int, hardware: Hardware, sums: int) -> float:
     """Seconds to add gradients of 2 bytes to sums of so many, which are read and written."""
     return float(operator_seconds(elements, elements * (2 + 2 * sums), hardware.device, "f32"))
+
+
+_NARROWED = 2 + 1 + 1
+"""Bytes that are moved to round an element of 16 bits to 8: read, written, and written turned, since products in 8 bits
+take both sides by rows. The largest of a tensor is found by what makes it."""
+
+
+def narrow_seconds(one: Compute, device: Device) -> float:
+    """Seconds of a product in 8 bits, whose operands of 16 bits are rounded before it."""
+    elements = sum(register.local.elements for register in one.operands)
+    written = sum(register.local.nbytes for register in one.results)
+    rounding = operator_seconds(0.0, float(_NARROWED * elements), device)
+    return float(rounding) + float(operator_seconds(flops(one), float(elements + written), device, "f8", "MatMul"))

@@ -67,7 +67,7 @@ class ParallelDegrees(Record, frozen=True):
     @property
     def mesh(self) -> str:
         """The mesh of a plan, tensor parallelism innermost; axes of one device are left out."""
-        named = {"dp": self.dp, "tp": self.tp}
+        named = {"dp": self.dp, "cp": self.cp, "tp": self.tp}
         return " ".join(f"{name}={size}" for name, size in named.items() if size > 1) or "dp=1"
 
     def __str__(self) -> str:

@@ -210,18 +210,33 @@ def _torchtitan(cells: Cells) -> Row:
     if axes.devices != gpus:
         raise ValueError(f"{parallel!r} is {axes.devices} GPUs, not {gpus}")
     compiled = _one_of(cells, "compile", {"yes": "compiled", "no": "eager"})
+    micro = batch // axes.pp if batch % axes.pp == 0 else batch
+    chunks = 2 if "interleaved" in parallel.lower() else 1
+    turns = " interleaved" * (chunks > 1)
     rate = _number(cells, "tokens_per_second_per_gpu")
     return Row(
-        id=f"{cells['source']} {name} {axes} s{sequence} {cells['precision']} {compiled}",
+        id=f"{cells['source']} {name} {axes} s{sequence} {cells['precision']} {compiled}{turns}",
         table=f"{cells['source']} {name}",
         model=_LLAMA[name], sequence=sequence, hardware=_one_of(cells, "gpu", _TITAN_GPU), axes=axes,
-        plan="fsdp_tp" if axes.tp > 1 else "zero3",
-        global_batch=batch * axes.dp, micro_batch=batch,
+        plan=_titan_plan(axes),
+        global_batch=batch * axes.dp, micro_batch=micro,
         measured=Measurement(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
         recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
         precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
-        reduced="micro batch", fusion="xla" if compiled == "compiled" else "eager", overlap=True,
+        reduced="step" if axes.pp > 1 else "micro batch", fusion="xla" if compiled == "compiled" else "eager",
+        overlap=True,
+        # As many micro batches as stages, and two stages for each group where they are interleaved: its defaults.
+        chunks=chunks, inferred=("micro_batch", "chunks") if axes.pp > 1 else (),
     )  # fmt: skip
+
+
+def _titan_plan(axes: ParallelDegrees) -> str:
+    """FSDP's; in stages weights are gathered once for all micro batches and gradients reduced once, as it has them."""
+    if axes.cp > 1:
+        return _with_context("zero3", axes)
+    if axes.pp > 1:
+        return _distributed_plan(axes)
+    return "fsdp_tp" if axes.tp > 1 else "zero3"
 
 
 _TITAN_GPU = {"H100-96GB-500W": "h100-500w"}
@@ -288,9 +303,18 @@ def _simumax(cells: Cells) -> Row | None:
 
 def _distributed_plan(axes: ParallelDegrees) -> str:
     """Megatron-core's with its distributed optimizer: f32 parameters and states in parts, 16-bit parameters whole."""
+    if axes.cp > 1:
+        return _with_context("zero3_keep", axes)
     if axes.tp > 1:
         return "zero3_keep(dp) + megatron_sp(tp)" if axes.dp > 1 else "megatron_sp"
     return "zero3_keep"
+
+
+def _with_context(zero: str, axes: ParallelDegrees) -> str:
+    """With sequences in parts: those that share one hold parts of the weights, too, as all that split data do."""
+    parts = [f"{zero}({'dp.cp' if axes.dp > 1 else 'cp'})"]
+    parts += ["megatron_sp(tp)"] * (axes.tp > 1)
+    return " + ".join([*parts, "context_parallel_keep(cp)" if zero == "zero3_keep" else "context_parallel(cp)"])
 
 
 def _fields(model: DecoderModel) -> dict:

@@ -11,7 +11,7 @@ import pytest
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import DATA
+from autoshard.ir.graph import DATA, PARAMETER
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
@@ -97,6 +97,9 @@ def test_bytes_are_those_of_the_paper(name):
         ("context_parallel", "dp=2 cp=4"),
         ("context_parallel_keep", "dp=2 cp=4"),
         ("zero3(dp) + ulysses(cp)", "dp=2 cp=4"),
+        ("zero3(dp.cp) + context_parallel(cp)", "dp=2 cp=4"),
+        ("zero3_keep(cp) + context_parallel_keep(cp)", "cp=4"),
+        ("zero1(dp.cp) + ulysses(cp)", "dp=2 cp=4"),
         ("zero2(dp) + megatron(tp) + context(cp)", "dp=2 tp=2 cp=2"),
         ("megatron(tp) + ulysses(cp)", "tp=2 cp=2"),
     ],
@@ -131,6 +134,18 @@ def test_shifted_words_are_in_parts_where_they_are_looked_up(name):
     outputs = Executor(planned.program, LocalComm(planned.plan.mesh.devices))(*feeds)
     for ours, theirs in zip(outputs, evaluate(planned.graph, feeds), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-5)
+
+
+def test_devices_that_share_a_sequence_hold_parts_of_the_weights():
+    """As FSDP and Megatron-core's optimizer lie over all that hold the same weights: gradients are scattered."""
+    planned = plan(step(), mesh="dp=2 cp=4", search="zero3(dp.cp) + context_parallel(cp)", passes=False)
+    weights = [str(planned.plan.layouts[v]) for v in planned.graph.inputs if planned.graph.role_of[v] == PARAMETER]
+    assert weights == ["dp.cp, -"] * 4
+    over = Counter((one.step.kind, ".".join(ref.name for ref in one.step.axes)) for one in planned.program.collectives)
+    # The backward pass needs the last weight alone: x has no gradient.
+    assert over["reduce_scatter", "dp.cp"] == 4 and over["all_gather", "dp.cp"] == 5
+    data = {str(planned.plan.layouts[v]) for v in planned.graph.inputs if planned.graph.role_of[v] == DATA}
+    assert data == {"dp, cp, -"}
 
 
 def test_what_does_not_fit_is_told():

@@ -19,6 +19,8 @@ from autoshard.search.problem import Problem
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
+from autoshard.truth.models import step_of
+from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.util.errors import AutoshardError, PlanError
 from benchmarks.models import Transformer
 from costmodel import preset
@@ -173,7 +175,8 @@ def test_experts_and_columns_together():
     ("text", "words"),
     [
         ("zero3(dp) + zero2(tp)", "has two recipes that split over shard axes"),
-        ("zero3(dp) + megatron(dp)", "uses the axis 'dp' twice"),
+        ("zero3(dp) + megatron(dp)", "the axis 'dp' twice; an axis is for one recipe, or for ZeRO and for sequences"),
+        ("zero3(dp.dp)", "uses the axis 'dp' twice"),
         ("zero3(dp) + megatrn(tp)", "unknown recipe 'megatrn'; did you mean megatron"),
         ("zero3(dp) + megatron", "cannot read 'megatron' of the composed plan"),
         ("zero3(dp) + megatron(x)", "cannot use axes tensor=x: .* the mesh has dp=2, tp=4"),
@@ -183,6 +186,18 @@ def test_experts_and_columns_together():
 def test_compositions_that_cannot_be_are_refused(step, text, words):
     with pytest.raises(AutoshardError, match=words):
         planned(step, text)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_stream_that_begins_as_a_sum_lies_in_parts(recompute):
+    """A table of words in parts gives terms of a sum: completed as they enter the stream, not before each norm."""
+    model = DecoderModel("llama", hidden=64, layers=2, heads=8, vocabulary=96, ffn=80, kv_heads=4)
+    axes = ParallelDegrees(dp=2, tp=2)
+    row = Row("r", "t", model, 32, "h100", axes, "megatron_sp", 4, 2, Measurement(1.0), recompute=recompute)
+    made = plan(step_of(row, 2, 4), mesh=axes.mesh, search=row.plan, hardware="h100", passes=False)
+    results = {one.name: str(one.layout) for of in made.program.instructions for one in of.results}
+    sums = [f"layers.{layer}.{name}" for layer in (0, 1) for name in ("add", "add_1")]
+    assert [results[name] for name in sums] == ["dp, tp, -"] * 4
 
 
 def test_axes_can_be_named(step):

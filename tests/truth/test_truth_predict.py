@@ -13,6 +13,8 @@ from autoshard.truth.rates import adding_seconds, rates_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.truth.score import rankings, refusals, score
 from autoshard.truth.stages import EACH, HOST, OUTSIDE, SUMS, UPDATES, RowRates, SlotWork, dealt_out, load
+from autoshard.truth.tables import load as load_rows
+from autoshard.truth.tables import shipped
 from costmodel import preset
 from costmodel.host import HOSTS, HostTimes
 
@@ -187,6 +189,42 @@ def test_what_no_plan_expresses_is_named():
     assert all(one.refused for one in found)
     assert refusals(found)["more stages than layers"] == 1
     assert score("all", found) is None and rankings(found) == ()
+
+
+def test_sequences_in_parts():
+    """Devices that share a sequence work alike on causal attention, and hold parts of the weights."""
+    big, many = DecoderModel("llama", 1024, 2, 8, 96, ffn=96, kv_heads=4), {"sequence": 8192, "recompute": "full"}
+    whole = Predictor()(row("a", big, "zero3", ParallelDegrees(dp=4), global_batch=8, **many))
+    parts = Predictor()(
+        row("b", big, "zero3(cp) + context_parallel(cp)", ParallelDegrees(cp=4), global_batch=2, **many)
+    )
+    both = "zero3(dp.cp) + context_parallel(cp)"
+    mixed = Predictor()(row("c", big, both, ParallelDegrees(dp=2, cp=2), global_batch=4, **many))
+    assert parts.parts["attention"] < 1.35 * whole.parts["attention"] / 4, "in order the last would do 1.75"
+    assert mixed.parts["attention"] < 1.35 * whole.parts["attention"] / 2
+    assert parts.peak_bytes < mixed.peak_bytes < whole.peak_bytes
+    assert "over cp" in parts.parts and "over dp.cp" in mixed.parts
+
+
+def test_products_in_8_bits():
+    big = DecoderModel("llama", 2048, 2, 16, 4096, ffn=8192, kv_heads=4)
+    wide, narrow = (
+        Predictor()(Row("r", "t", big, 2048, "h100", ParallelDegrees(dp=2), "zero3", 4, 2, Measurement(1.0),
+                        precision=precision))
+        for precision in ("bf16", "f8")
+    )  # fmt: skip
+    assert 0.5 < narrow.parts["products"] / wide.parts["products"] < 0.9, "half the time, and rounding"
+    assert narrow.parts["attention"] == wide.parts["attention"]
+
+
+def test_rows_of_torchtitan():
+    """Contexts in parts, 8 bits and stages, as its tables have them."""
+    rows = load_rows(next(one for one in shipped() if "torchtitan" in one.name)).rows
+    plans = {str(one.axes): one.plan for one in rows}
+    assert plans["dp=4 cp=2"] == "zero3(dp.cp) + context_parallel(cp)" and "cp=8" in plans
+    assert plans["pp=8 dp=8 tp=8"] == "zero3_keep(dp) + megatron_sp(tp)"
+    found = {one.id: Predictor()(one) for one in rows if one.axes.cp == 2}
+    assert all(0.85 < one.ratio < 1.15 for one in found.values())
 
 
 def test_scores():

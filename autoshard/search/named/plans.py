@@ -254,9 +254,10 @@ class _Maker:
         made = self._own(node, strategy)
         if self.recipe.sequence:
             for value, layout in zip(node.results, (made or strategy).result_layouts, strict=True):
-                if value in self._pairs.streams and not layout.partial:
+                if value in self._pairs.streams:
+                    whole = layout.final()
                     self.left.setdefault(
-                        value, self._streams.spread(value, layout, without(self.axes.tensor, layout.used))
+                        value, self._streams.spread(value, whole, without(self.axes.tensor, whole.used))
                     )
         return made
 

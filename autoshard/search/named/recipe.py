@@ -1,6 +1,7 @@
 """Recipes: what a named plan splits, over which mesh axes; alone or several of them together.
 
-`composed("zero3(dp) + megatron_sp(tp)")` reads a composition: each recipe with the axes that it is for.
+`composed("zero3(dp) + megatron_sp(tp)")` reads a composition: each recipe with the axes that it is for. Where
+sequences are split, ZeRO's parts may lie over their axis too, as in `zero3(dp.cp) + context_parallel(cp)`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SHORT = {"context": "context_parallel", "expert": "expert_parallel"}
 """Shorter names of recipes in a composition."""
 
 _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
+_SHARED = {"shard", "context"}
+"""What one axis may be for at once: devices that share a sequence hold the same weights."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,9 @@ class Axes:
         def refs(word: str) -> Refs:
             return tuple(mesh.axis(name) for name in known.get(word, ()) if mesh.sizes[name] > 1)
 
+        context = refs("context") if recipe.context else ()
         shard = refs("shard") if recipe.hybrid else refs("data")
-        data = refs("data") + (shard if recipe.hybrid else ())
+        data = refs("data") + (tuple(ref for ref in shard if ref not in context) if recipe.hybrid else ())
         # Where experts are split, so are the tokens: each rank sends its own to their experts.
         expert = refs("expert") if recipe.experts else ()
         more = tuple(ref for ref in expert if ref not in data)
@@ -88,7 +92,7 @@ class Axes:
             shard + tuple(ref for ref in more if ref not in shard),
             refs("tensor") if recipe.tensor else (),
             expert,
-            refs("context") if recipe.context else (),
+            context,
         )
 
     def shown(self, mesh: Mesh, hybrid: bool) -> str:
@@ -150,8 +154,8 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
     parts = list(_parts(text, recipes))
     axes: dict[str, tuple[str, ...]] = {}
     for part, names in parts:
-        _no_axis_twice(text, axes, names)
         for word, own in _uses(text, part, names):
+            _no_axis_twice(text, axes, word, own)
             if word in axes and word != "data":
                 raise PlanError(f"the composed plan {text!r} has two recipes that split over {word} axes; name one")
             axes[word] = axes.get(word, ()) + own
@@ -174,11 +178,11 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
     return whole
 
 
-def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, tuple[str, ...]]]:
+def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, tuple[tuple[str, ...], ...]]]:
     for part in text.split("+"):
         match = _PART.fullmatch(part.strip())
-        names = tuple(name.strip() for name in match[2].split(",")) if match else ()
-        if match is None or not all(name.isidentifier() for name in names):
+        names = tuple(tuple(name.strip().split(".")) for name in match[2].split(",")) if match else ()
+        if match is None or not all(name.isidentifier() for own in names for name in own):
             raise PlanError(
                 f"cannot read {part.strip()!r} of the composed plan {text!r}; write recipes with their mesh axes, such "
                 "as 'zero3(dp) + megatron_sp(tp)'"
@@ -191,22 +195,27 @@ def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, t
         yield recipes[name], names
 
 
-def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], names: tuple[str, ...]) -> None:
-    used = [name for own in axes.values() for name in own]
-    twice = next((name for i, name in enumerate(names) if name in used or name in names[:i]), None)
+def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], word: str, own: tuple[str, ...]) -> None:
+    taken = {name for other, names in axes.items() if {word, other} != _SHARED for name in names}
+    twice = next((name for i, name in enumerate(own) if name in taken or name in own[:i]), None)
     if twice is not None:
-        raise PlanError(f"the composed plan {text!r} uses the axis {twice!r} twice; an axis is for one recipe")
+        raise PlanError(
+            f"the composed plan {text!r} uses the axis {twice!r} twice; an axis is for one recipe, or for ZeRO and for "
+            "sequences"
+        )
 
 
-def _uses(text: str, part: Recipe, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What a recipe uses its axes for: the last one for its own, those before for the batch."""
+def _uses(text: str, part: Recipe, names: tuple[tuple[str, ...], ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a recipe uses its axes for, several as one where a dot joins them: the last for its own, others for the
+    batch."""
     own = ["shard"] if part.zero else ["tensor"] if part.tensor else ["expert"] if part.experts else []
     own = ["shard", "tensor"] if part.zero and part.tensor else ["context"] if part.context else own
     own = ["shard", "expert"] if part.zero and part.experts else own
     if len(names) < len(own):
-        raise PlanError(f"the composed plan {text!r} gives {part.name!r} the axes {', '.join(names)}; it needs "
+        given = ", ".join(map(".".join, names))
+        raise PlanError(f"the composed plan {text!r} gives {part.name!r} the axes {given}; it needs "
                         f"{len(own)}: {', '.join(own)}")  # fmt: skip
     last = len(names) - len(own)
-    yield from ((word, (name,)) for word, name in zip(own, names[last:], strict=True))
+    yield from zip(own, names[last:], strict=True)
     if last:
-        yield "data", names[:last]
+        yield "data", tuple(name for joined in names[:last] for name in joined)
