@@ -18,6 +18,7 @@ from autoshard.core.tensortype import DType, TensorType, dtype
 from autoshard.ir.graph import Node
 from autoshard.trace.parameter import computed_in
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.truth.mixture import Experts, LatentAttention
 from autoshard.truth.rows import DecoderModel, Row
 
 FUSED, APART, WIDE = "fused", "apart", "wide"
@@ -29,12 +30,13 @@ class Attention(nn.Cell):
 
     def __init__(self, model: DecoderModel, how: str) -> None:
         super().__init__()
-        self.heads, self.width = model.heads, model.hidden // model.heads
-        self.how, self.rotary = how, model.builder == "llama"
+        self.heads, self.width = model.heads, model.head_width or model.hidden // model.heads
+        self.how, self.rotary = how, model.is_llama
         narrow, bias = (model.kv_heads or model.heads) * self.width, model.builder == "gpt"
-        self.query = nn.Dense(model.hidden, model.hidden, has_bias=bias)
+        wide = model.heads * self.width
+        self.query = nn.Dense(model.hidden, wide, has_bias=bias)
         self.key, self.value = (nn.Dense(model.hidden, narrow, has_bias=bias) for _ in range(2))
-        self.output = nn.Dense(model.hidden, model.hidden, has_bias=bias)
+        self.output = nn.Dense(wide, model.hidden, has_bias=bias)
         self.dropout = nn.Dropout(p=model.dropout)
 
     def construct(self, x: Any) -> Any:
@@ -42,7 +44,7 @@ class Attention(nn.Cell):
         if self.rotary:
             query, key = _rotated(query), _rotated(key)
         found = (_attention if self.how == FUSED else self._apart)(query, key, value)
-        return self.output(ops.reshape(ops.transpose(found, perm=(0, 2, 1, 3)), shape=x.shape))
+        return self.output(ops.reshape(ops.transpose(found, perm=(0, 2, 1, 3)), shape=(*x.shape[:-1], -1)))
 
     def _by_heads(self, x: Any) -> Any:
         """[batch, heads, sequence, width] of [batch, sequence, heads * width]."""
@@ -114,16 +116,21 @@ class Layer(nn.Cell):
     def __init__(self, model: DecoderModel, how: str) -> None:
         super().__init__()
         self.before, self.between = _norm(model), _norm(model)
-        self.attention = Attention(model, how)
-        gated = model.builder == "llama"
-        self.inner = Gated(model.hidden, model.inner) if gated else nn.FeedForward(
-            model.hidden, model.inner, has_bias=model.builder == "gpt"
-        )  # fmt: skip
+        self.attention = LatentAttention(model, _attention, _rotated) if model.query_latent else Attention(model, how)
+        self.inner = _feed_forward(model)
         self.dropouts = nn.CellList([nn.Dropout(p=model.dropout) for _ in range(2)])
 
     def construct(self, x: Any) -> Any:
         x = ops.add(x, self.dropouts[0](self.attention(self.before(x))))
         return ops.add(x, self.dropouts[1](self.inner(self.between(x))))
+
+
+def _feed_forward(model: DecoderModel) -> nn.Cell:
+    if model.experts:
+        return Experts(model, Gated(model.hidden, model.shared_inner) if model.shared_inner else None)
+    if model.is_llama:
+        return Gated(model.hidden, model.inner)
+    return nn.FeedForward(model.hidden, model.inner, has_bias=model.builder == "gpt")
 
 
 class Decoder(nn.Cell):
@@ -132,7 +139,7 @@ class Decoder(nn.Cell):
     def __init__(self, model: DecoderModel, sequence: int, how: str, kind: DType) -> None:
         super().__init__()
         self.kind = kind
-        self.tied = model.builder != "llama"
+        self.tied = not model.is_llama
         self.embedding = nn.Embedding(model.vocabulary, model.hidden)
         if self.tied:
             self.positions = nn.Embedding(sequence, model.hidden)
@@ -159,7 +166,7 @@ class Decoder(nn.Cell):
 
 
 def _norm(model: DecoderModel) -> nn.Cell:
-    return nn.RMSNorm(model.hidden) if model.builder == "llama" else nn.LayerNorm(model.hidden)
+    return nn.RMSNorm(model.hidden) if model.is_llama else nn.LayerNorm(model.hidden)
 
 
 _LAYER = re.compile(r"(^|\.)layers\.(?P<layer>\d+)\.(?P<rest>.+)$")
@@ -174,7 +181,7 @@ def _within_layer(node: Node) -> str:
 def _made_again(recompute: str, fusion: str) -> Callable[[Node], bool] | None:
     """Which nodes the backward pass makes again."""
     if recompute == "none" and fusion in ("kernels", "xla"):  # a kernel of a gated unit keeps what it reads alone
-        return lambda node: _within_layer(node) == "inner.silu"
+        return lambda node: _within_layer(node) in ("inner.silu", "inner.shared.silu")
     if recompute == "full":  # all of a layer but for the sum that leaves it
         return lambda node: _within_layer(node) not in ("", "add_1")
     if recompute == "attention":  # scores and weights (Korthikanti et al. 2022, section 5)

@@ -90,8 +90,6 @@ def refusal(row: Row) -> str:
     """What a row has that no plan can say yet; empty if nothing."""
     if row.axes.pp * row.chunks > row.model.layers:
         return "more stages than layers"
-    if row.model.builder == "mixture":
-        return "a mixture of experts"
     if row.axes.cp > 1 and not any(one in row.plan for one in _SEQUENCES):
         return "devices that share a sequence (cp), and a plan that splits none"
     return ""
@@ -185,7 +183,7 @@ def _line(few: float, more: float, times: float) -> float:
 def _alike(row: Row) -> tuple:
     """What rows agree in that have the same program of few layers."""
     model = row.model
-    sizes = (model.builder, model.hidden, model.heads, model.vocabulary, model.inner, model.kv_heads, model.dropout)
+    sizes = tuple(getattr(model, name) for name in model.__struct_fields__ if name != "layers")
     return (sizes, row.sequence, row.hardware, row.axes.of_stage, row.plan, row.micro_batch, row.recompute,
             row.precision, row.attention, row.fusion, row.overlap)  # fmt: skip
 

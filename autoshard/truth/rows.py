@@ -26,8 +26,8 @@ class DecoderModel(Record, frozen=True):
     """A decoder: which kind, and its sizes.
 
     "gpt" has layer norms, GELU, learned positions, biases and a tied embedding; "mpt" is the same without biases;
-    "llama" has RMS norms, SiLU with a gate, rotary positions and an embedding of its own for the logits. Other kinds
-    may be named, and cannot be predicted yet.
+    "llama" has RMS norms, SiLU with a gate, rotary positions and an embedding of its own for the logits; "mixture" is
+    that with experts in each layer, and with latent attention where it has latents.
     """
 
     builder: Literal["gpt", "mpt", "llama", "mixture"]
@@ -39,10 +39,25 @@ class DecoderModel(Record, frozen=True):
     """Width of the feed-forward part; 4 times hidden where it is not said."""
     kv_heads: Positive | None = None
     dropout: Share = 0.0
+    experts: Positive | None = None
+    active: Annotated[Positive, described("experts that a token goes to")] = 1
+    expert_inner: Annotated[Positive | None, described("width of an expert")] = None
+    shared_inner: Annotated[Positive | None, described("width of the expert that all tokens go to")] = None
+    query_latent: Annotated[Positive | None, described("width of what queries are made of, in latent attention")] = None
+    key_latent: Annotated[Positive | None, described("width of what keys and values are made of")] = None
+    head_width: Annotated[
+        Positive | None, described("of a head, in latent attention without its rotated part; hidden / heads")
+    ] = None
+    rotary: Annotated[Positive | None, described("width of the rotated part of queries and keys")] = None
 
     @property
     def inner(self) -> int:
         return self.ffn or 4 * self.hidden
+
+    @property
+    def is_llama(self) -> bool:
+        """Whether norms, positions and logits are those of "llama"."""
+        return self.builder in ("llama", "mixture")
 
 
 class ParallelDegrees(Record, frozen=True):
@@ -66,8 +81,9 @@ class ParallelDegrees(Record, frozen=True):
 
     @property
     def mesh(self) -> str:
-        """The mesh of a plan, tensor parallelism innermost; axes of one device are left out."""
-        named = {"dp": self.dp, "cp": self.cp, "tp": self.tp}
+        """The mesh of a plan, tensor parallelism innermost; axes of one device are left out. Of the devices that split
+        data those that split experts, too, are an axis of their own."""
+        named = {"dp": self.dp // self.ep, "ep": self.ep, "cp": self.cp, "tp": self.tp}
         return " ".join(f"{name}={size}" for name, size in named.items() if size > 1) or "dp=1"
 
     def __str__(self) -> str:
@@ -190,7 +206,11 @@ def _contradiction(row: Row) -> str:
             f"a global batch of {row.global_batch} is no multiple of {row.micro_batch} sequences on each of "
             f"{row.axes.dp} data-parallel ranks ({each})"
         )
-    if model.hidden % model.heads:
+    if row.axes.dp % row.axes.ep:
+        return f"experts over {row.axes.ep} devices, which do not divide the {row.axes.dp} that split data"
+    if why := _experts_contradiction(model):
+        return why
+    if model.hidden % model.heads and not model.head_width:
         return f"{model.heads} heads do not divide a hidden size of {model.hidden}"
     if model.kv_heads and model.heads % model.kv_heads:
         return f"{model.kv_heads} heads of keys and values do not divide {model.heads} heads"
@@ -201,6 +221,18 @@ def _contradiction(row: Row) -> str:
     if peak is not None and not 0 < peak <= PEAK_GIB:
         return f"a peak of {peak} GiB was measured; it is above 0 and at most {PEAK_GIB}"
     return _too_fast(row)
+
+
+def _experts_contradiction(model: DecoderModel) -> str:
+    """What is wrong with the experts or latents of a model; empty if nothing."""
+    if (model.builder == "mixture") != bool(model.experts):
+        return f"a model {model.builder!r} with {model.experts or 'no'} experts: it is mixtures that have these"
+    if model.experts and (model.active > model.experts or not model.expert_inner):
+        return f"tokens go to {model.active} of {model.experts} experts of width {model.expert_inner}"
+    latent = {one: getattr(model, one) for one in ("query_latent", "key_latent", "rotary")}
+    if any(latent.values()) and not (model.head_width and all(latent.values())):
+        return f"of latent attention all is told or nothing, not {latent} and head_width {model.head_width}"
+    return ""
 
 
 def _too_fast(row: Row) -> str:

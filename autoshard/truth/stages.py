@@ -249,7 +249,7 @@ class StagedRow:
         ends = [max(float(line.ends[action]) for action in order) for order in line.orders]
         reduced = (end + self._once("reduction", rank) for rank, end in enumerate(ends))
         before, update = (max(self._once(name, rank) for rank in range(len(ends))) for name in ("before", "update"))
-        tied = tied_seconds(self.row, self.hardware) if self.row.model.builder != "llama" else 0.0
+        tied = tied_seconds(self.row, self.hardware) if not self.row.model.is_llama else 0.0
         return before + max(reduced) + tied + update
 
     def _once(self, name: str, rank: int) -> float:

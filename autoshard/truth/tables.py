@@ -303,6 +303,8 @@ def _simumax(cells: Cells) -> Row | None:
 
 def _distributed_plan(axes: ParallelDegrees) -> str:
     """Megatron-core's with its distributed optimizer: f32 parameters and states in parts, 16-bit parameters whole."""
+    if axes.ep > 1:
+        return f"zero3_keep({'dp.ep' if axes.dp > axes.ep else 'ep'}) + expert_parallel(ep)"
     if axes.cp > 1:
         return _with_context("zero3_keep", axes)
     if axes.tp > 1:
@@ -321,11 +323,25 @@ def _fields(model: DecoderModel) -> dict:
     return {name: getattr(model, name) for name in model.__struct_fields__}
 
 
+def _deepseek(hidden: int, heads: int, words: int, experts: int, active: int, inner: int, shared: int) -> DecoderModel:
+    """Of DeepSeek-V2 and what is built like it, by its configuration; dense layers at the front are left out."""
+    return DecoderModel(
+        "mixture", hidden, 1, heads, words, experts=experts, active=active, expert_inner=inner, shared_inner=shared,
+        query_latent=1536, key_latent=512, head_width=128, rotary=64,
+    )  # fmt: skip
+
+
 _SIMUMAX = {
     "llama3_8b": _LLAMA["Llama-3.1-8B"], "llama3_70b": _LLAMA["Llama-3.1-70B"],
-    "llama3_405b": _LLAMA["Llama-3.1-405B"], "deepseekv2": DecoderModel("mixture"),
-    "deepseekv3": DecoderModel("mixture"), "mixtral": DecoderModel("mixture"), "qwen": DecoderModel("mixture"),
-    "kimi": DecoderModel("mixture"),
+    "llama3_405b": _LLAMA["Llama-3.1-405B"],
+    "deepseekv2": _deepseek(5120, 128, 102400, 160, 6, 1536, 2 * 1536),
+    "deepseekv3": _deepseek(7168, 128, 129280, 256, 8, 2048, 2048),
+    "kimi": _deepseek(7168, 64, 163840, 384, 8, 2048, 2048),
+    "mixtral": DecoderModel("mixture", 4096, 1, 32, 32000, kv_heads=8, experts=8, active=2, expert_inner=14336),
+    "qwen3_32b": DecoderModel("llama", 5120, 1, 64, 151936, ffn=25600, kv_heads=8, head_width=128),
+    "qwen": DecoderModel(
+        "mixture", 2048, 1, 32, 151936, kv_heads=4, head_width=128, experts=128, active=8, expert_inner=768
+    ),
 }  # fmt: skip
 
 _MIXED = "mixed precision with f32 parameters and Adam"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.api import plan
+from autoshard.partition.verify import verify_program
 from autoshard.truth.models import step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
 from autoshard.truth.rates import adding_seconds, rates_of
@@ -180,7 +181,7 @@ def test_what_no_plan_expresses_is_named():
     many = (
         row("a", GPT, "megatron", ParallelDegrees(pp=8)),
         row("b", GPT, "zero3", ParallelDegrees(cp=2)),
-        row("c", DecoderModel("mixture"), "zero1", ParallelDegrees(dp=2)),
+        row("c", GPT, "expert_parallel", ParallelDegrees(dp=2, ep=2)),
         row("d", GPT, "zero3", ParallelDegrees(dp=2), precision="f8"),
         row("e", DecoderModel("gpt", 64, 4, 3, 96), "no such plan", ParallelDegrees(dp=2)),
         row("f", GPT, "megatron", ParallelDegrees(tp=5)),
@@ -204,6 +205,27 @@ def test_sequences_in_parts():
     assert mixed.parts["attention"] < 1.35 * whole.parts["attention"] / 2
     assert parts.peak_bytes < mixed.peak_bytes < whole.peak_bytes
     assert "over cp" in parts.parts and "over dp.cp" in mixed.parts
+
+
+MIXTURE = DecoderModel("mixture", 64, 2, 4, 96, experts=8, active=2, expert_inner=48, shared_inner=32)
+LATENT = {"query_latent": 24, "key_latent": 16, "head_width": 16, "rotary": 8}
+
+
+@pytest.mark.parametrize("latent", [{}, LATENT])
+def test_mixtures_send_tokens_to_their_experts(latent):
+    """Experts are split, tokens go to them and back, and other weights lie in parts on all devices that split data."""
+    model = DecoderModel(**{**{one: getattr(MIXTURE, one) for one in MIXTURE.__struct_fields__}, **latent})
+    one = row("r", model, "zero3_keep(dp.ep) + expert_parallel(ep)", ParallelDegrees(dp=4, ep=2), global_batch=8)
+    found = Predictor()(one)
+    assert not found.refused and found.parts["products"] > 0
+    step = step_of(one, 1, 4)
+    planned = plan(step, mesh=one.axes.mesh, search=one.plan, hardware="a100", passes=False)
+    verify_program(planned.program)
+    kinds = {(of.step.kind, ".".join(ref.name for ref in of.step.axes)) for of in planned.program.collectives}
+    assert {("all_to_all", "ep"), ("reduce_scatter", "dp.ep")} <= kinds
+    split = {value.name: str(planned.plan.layouts[value]) for value in planned.graph.inputs}
+    experts = [layout for name, layout in split.items() if name.endswith("layers.0.inner.gate")]
+    assert experts and all(layout.startswith("ep") for layout in experts)
 
 
 def test_products_in_8_bits():

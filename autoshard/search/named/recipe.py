@@ -28,8 +28,9 @@ SHORT = {"context": "context_parallel", "expert": "expert_parallel"}
 """Shorter names of recipes in a composition."""
 
 _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
-_SHARED = {"shard", "context"}
-"""What one axis may be for at once: devices that share a sequence hold the same weights."""
+_SHARED = ({"shard", "context"}, {"shard", "expert"})
+"""What one axis may be for at once: devices that share a sequence hold the same weights, and devices with experts of
+their own the same other weights."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +197,12 @@ def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, t
 
 
 def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], word: str, own: tuple[str, ...]) -> None:
-    taken = {name for other, names in axes.items() if {word, other} != _SHARED for name in names}
+    taken = {name for other, names in axes.items() if {word, other} not in _SHARED for name in names}
     twice = next((name for i, name in enumerate(own) if name in taken or name in own[:i]), None)
     if twice is not None:
         raise PlanError(
             f"the composed plan {text!r} uses the axis {twice!r} twice; an axis is for one recipe, or for ZeRO and for "
-            "sequences"
+            "sequences or experts"
         )
 
 
