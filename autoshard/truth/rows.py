@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from autoshard.util.errors import AutoshardError
 from costmodel import preset
-from costmodel.json_door import JsonError, Positive, Record, between, described, read, schema
+from costmodel.json_door import JsonError, Natural, Positive, Record, between, described, read, schema
 
 FORMAT, VERSION = "autoshard truth", 1
 Share = Annotated[float, between(0, 1)]
@@ -39,16 +39,16 @@ class DecoderModel(Record, frozen=True):
     """Width of the feed-forward part; 4 times hidden where it is not said."""
     kv_heads: Positive | None = None
     dropout: Share = 0.0
-    experts: Positive | None = None
+    experts: Natural = 0
     active: Annotated[Positive, described("experts that a token goes to")] = 1
-    expert_inner: Annotated[Positive | None, described("width of an expert")] = None
-    shared_inner: Annotated[Positive | None, described("width of the expert that all tokens go to")] = None
-    query_latent: Annotated[Positive | None, described("width of what queries are made of, in latent attention")] = None
-    key_latent: Annotated[Positive | None, described("width of what keys and values are made of")] = None
+    expert_inner: Annotated[Natural, described("width of an expert")] = 0
+    shared_inner: Annotated[Natural, described("width of the expert that all tokens go to")] = 0
+    query_latent: Annotated[Natural, described("width of what queries are made of, in latent attention")] = 0
+    key_latent: Annotated[Natural, described("width of what keys and values are made of")] = 0
     head_width: Annotated[
-        Positive | None, described("of a head, in latent attention without its rotated part; hidden / heads")
-    ] = None
-    rotary: Annotated[Positive | None, described("width of the rotated part of queries and keys")] = None
+        Natural, described("of a head, in latent attention without its rotated part; hidden / heads")
+    ] = 0
+    rotary: Annotated[Natural, described("width of the rotated part of queries and keys")] = 0
 
     @property
     def inner(self) -> int:
