@@ -11,21 +11,24 @@ from autoshard import nn, ops
 from autoshard.core.tensortype import TensorType
 from autoshard.transform.train import TrainStep, train_step
 
+_RATE = 1e-4
+"""The learning rate: numbers stay finite for as many steps as are timed."""
+
 
 def training_steps(width: int) -> Iterator[TrainStep]:
     """Steps of an MLP, of a decoder with biases and Adam, of one with gates and grouped queries, and of a convolution
     net; their batches are of 8 or more, for as many ranks as can share them."""
     rows = TensorType.of((2 * width, width), "f32")
     layers = _Layers(width)
-    yield train_step(layers, nn.Momentum(layers.trainable_params(), 0.1, 0.9), rows, rows, name="layers")
+    yield train_step(layers, nn.Momentum(layers.trainable_params(), _RATE, 0.9), rows, rows, name="layers")
     tokens = TensorType.of((8, max(8, width // 4)), "i32")
     decoder = _Decoder(width)
-    yield train_step(decoder, nn.Adam(decoder.trainable_params(), 0.1), tokens, tokens, name="decoder")
+    yield train_step(decoder, nn.Adam(decoder.trainable_params(), _RATE), tokens, tokens, name="decoder")
     gated = _Gated(width, tokens.shape[1])
-    yield train_step(gated, nn.AdamWeightDecay(gated.trainable_params(), 0.1), tokens, tokens, name="gated decoder")
+    yield train_step(gated, nn.AdamWeightDecay(gated.trainable_params(), _RATE), tokens, tokens, name="gated decoder")
     side = 4 * round(math.sqrt(width) / 2)
     pictures, convolutions = TensorType.of((8, 3, side, side), "f32"), _Convolutions(width // 8)
-    step = nn.SGD(convolutions.trainable_params(), 0.1)
+    step = nn.SGD(convolutions.trainable_params(), _RATE)
     yield train_step(convolutions, step, pictures, TensorType.of((8,), "i32"), name="convolutions")
 
 
