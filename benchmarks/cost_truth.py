@@ -1,12 +1,13 @@
 """Predicted against measured: step time and peak memory of many plans of several programs, on 2, 4 and 8 MPI ranks.
 
-    python benchmarks/cost_truth.py [--hardware calibrated|FILE.json] [--ranks 2,4,8] [--quick] [--json]
+    python benchmarks/cost_truth.py [--hardware calibrated|FILE.json] [--ranks 2,4,8] [--quick] [--unseen] [--json]
                                     [--out FILE.json] [--plot FILE.png]
 
---out saves the figures, and the scatter plot beside them. Without --hardware the machine is calibrated first. A step is
-forward, gradient and update; its time is that of the slowest rank in the quickest of several rounds; the plans of a
-program take turns, so that a load on the machine weighs on all alike. Memory is what numpy's arrays take at most, by
-tracemalloc, in a run of its own.
+--unseen takes the programs of `unseen_programs.py` in the place of the four that the aims are told of. --out saves the
+figures, and the scatter plot beside them. Without --hardware the machine is calibrated first. A step is forward,
+gradient and update; its time is that of the slowest rank in the quickest of several rounds; the plans of a program take
+turns, so that a load on the machine weighs on all alike. Memory is what numpy's arrays take at most, by tracemalloc, in
+a run of its own.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks, like 2,4,8")
     parser.add_argument("--rounds", type=int, default=24, help="rounds of steps; the quickest counts")
     parser.add_argument("--quick", action="store_true", help="smaller models, and a quick calibration")
+    parser.add_argument("--unseen", action="store_true", help="other programs")
     parser.add_argument("--plot", type=Path, default=None, help="where the scatter plot goes (needs matplotlib)")
     parser.add_argument("--out", type=Path, default=None, help="a .json file for the figures; the plot goes beside it")
     parser.add_argument("--json", action="store_true", help="figures as JSON instead of tables")
@@ -153,15 +155,17 @@ def plans(make: Callable[[tuple[int, int] | None], Any], ranks: int, hardware: s
         yield "2x1 and copies", plan(make((2, 1)), devices=ranks, hardware=hardware)
 
 
-def prepared(ranks: int, hardware: str, quick: bool) -> dict[str, tuple[dict[str, Any], Any]]:
+def prepared(
+    ranks: int, hardware: str, made: dict[str, Callable[[tuple[int, int] | None], Any]]
+) -> dict[str, tuple[dict[str, Any], Any]]:
     """The plans of each program, and its plan for one device beside as many others: made once, not by each rank."""
     from autoshard.api import plan
     from costmodel import preset
 
     alone = preset(hardware).for_ranks(ranks)
-    made = programs(quick).items()
     return {
-        name: (dict(plans(make, ranks, hardware)), plan(make(None), devices=1, hardware=alone)) for name, make in made
+        name: (dict(plans(make, ranks, hardware)), plan(make(None), devices=1, hardware=alone))
+        for name, make in made.items()
     }
 
 
@@ -361,12 +365,14 @@ def collect(options: argparse.Namespace, hardware: str) -> list[Pair]:
         SystemExit: a job failed.
     """
     from autoshard.runtime.launch import launch
+    from benchmarks.unseen_programs import unseen_programs
 
     pairs: list[Pair] = []
+    made = unseen_programs() if options.unseen else programs(options.quick)
     with tempfile.TemporaryDirectory() as folder:
         for count in options.counts:
             answer, plans_file = Path(folder) / f"{count}.json", Path(folder) / f"{count}.pickle"
-            plans_file.write_bytes(pickle.dumps(prepared(count, hardware, options.quick)))
+            plans_file.write_bytes(pickle.dumps(prepared(count, hardware, made)))
             words = [__file__, "--prepared", str(plans_file), "--answer", str(answer), "--rounds", str(options.rounds)]
             code = launch(words, count, timeout=TIMEOUT)
             if code:

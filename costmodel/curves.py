@@ -41,6 +41,15 @@ class CollectiveCurve:
         """Seconds for this many bytes (a number or an array)."""
         return self.latency + _bent(nbytes, self.per_byte, self.knee, self.per_byte_beyond)
 
+    def slowed(self, times: float, more: float = 0.0) -> CollectiveCurve:
+        """The curve where it takes so many times as long, and `more` seconds each time."""
+        return replace(
+            self,
+            latency=times * self.latency + more,
+            per_byte=times * self.per_byte,
+            per_byte_beyond=times * self.per_byte_beyond,
+        )
+
 
 @dataclass(frozen=True)
 class OperatorCurve:

@@ -27,6 +27,11 @@ _LEAST_PER_BYTE = 1e-13
 """10 TB/s: no message goes faster; keeps a noisy curve from claiming that bytes are free."""
 _LEAST_LATENCY = 1e-8
 """10 ns: no message comes sooner; a noisy curve would have many small ones for nothing."""
+_MICRO = 1e-6
+_SPREAD = 3.0
+"""Of operators errors well above this: they differ by what lies where, and each is right in its place."""
+_GRAIN = 2e-6
+"""2 us: what is about as quick is fitted no closer. A view takes nothing, or, of what lies otherwise, a copy."""
 _LEAST_PER_SIDE = 3
 """Sizes that each line of a bent curve is fitted to, at least: fewer would follow the noise."""
 
@@ -41,6 +46,22 @@ class CurveErrors:
     worst_error: float
     measured: float
     fitted: float
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """How many times as long operators and collectives take in whole programs, and what each collective takes more, and
+    each tensor that is put into a buffer that several share."""
+
+    computing: float = 1.0
+    talking: float = 1.0
+    each: float = 0.0
+    packing: float = 0.0
+
+    def seconds(self, program: ProgramSample) -> float:
+        """What a program takes."""
+        late = self.each * program.collectives + self.packing * program.packed
+        return self.computing * program.computing + self.talking * program.talking + late
 
 
 def fit_collectives(samples: Sequence[CollectiveSample]) -> tuple[CollectiveCurve, ...]:
@@ -75,10 +96,10 @@ def fit_operators(samples: Sequence[OperatorSample]) -> tuple[OperatorCurve, ...
         flops, nbytes = np.array([one.flops for one in own], float), np.array([one.nbytes for one in own], float)
         ones, times = np.ones(len(own)), _times([one.seconds for one in own])
         if _grows_apart(flops, nbytes):
-            (launch, per_flop, per_byte), _ = _solve(np.stack([ones, flops, nbytes], 1), times)
+            (launch, per_flop, per_byte), _ = _solve(np.stack([ones, flops, nbytes], 1), times, grain=_GRAIN)
             curves.append(OperatorCurve(operator, dtype, launch, per_flop, per_byte, 0.0, per_byte))
         else:
-            (launch, below, beyond), knee = _bent(ones[:, None], nbytes, times)
+            (launch, below, beyond), knee = _bent(ones[:, None], nbytes, times, _GRAIN)
             curves.append(OperatorCurve(operator, dtype, launch, 0.0, below, knee, beyond))
     return tuple(curves)
 
@@ -90,12 +111,13 @@ def fit_device(name: str, samples: Sequence[OperatorSample], memory_bytes: int, 
         ValueError: nothing was measured that does operations in f32, or nothing that mostly moves bytes.
     """
     curves = fit_operators(samples)
+    launches = [one.launch for one in curves if one.launch > 0]  # views have none
     return Device(
         name,
         _peaks(samples),
         memory_bandwidth=_bandwidth(samples),
         memory_bytes=memory_bytes,
-        launch_seconds=statistics.median(one.launch for one in curves),
+        launch_seconds=statistics.median(launches or [0.0]),
         compute_efficiency=1.0,  # the rates are measured ones
         memory_efficiency=1.0,
         source=source,
@@ -103,29 +125,21 @@ def fit_device(name: str, samples: Sequence[OperatorSample], memory_bytes: int, 
     )
 
 
-def fit_programs(device: Device, samples: Sequence[ProgramSample]) -> Device:
-    """The device as whole programs meet it: slower by a factor, and by some time for each operator.
+def fit_programs(samples: Sequence[ProgramSample]) -> Slowing:
+    """How whole programs meet a device and its links.
 
-    An operator that is timed again and again finds its data and code in caches; among others it does not. Neither
-    makes a device faster than its operators were.
+    A collective that is done again and again finds its data and code in caches, and its ranks together; among
+    operators it does not. Nor does that make a link faster than its collectives were.
 
     Raises:
         ValueError: a sample without a time.
     """
-    from scipy.optimize import nnls
-
     if not samples:
-        return device
-    times = _times([one.seconds for one in samples])
-    alone = np.array([program_seconds(device, one) for one in samples])
-    counts = np.array([len(one.work) for one in samples], float)
-    (more, slower), _ = nnls(np.stack([counts * 1e-6, alone], 1) / times[:, None], (times - alone) / times)
-    return device.slowed(1 + float(slower), float(more) * 1e-6)
-
-
-def program_seconds(device: Device, program: ProgramSample) -> float:
-    """What the device is said to take for the operators of a program."""
-    return sum(float(operator_seconds(flops, n, device, dtype, name)) for name, dtype, flops, n in program.work)
+        return Slowing()
+    talking = np.array([one.talking for one in samples])
+    rows = [[one.computing, one.talking, one.collectives * _MICRO, one.packed * _MICRO] for one in samples]
+    (computing, more, each, packing), _ = _solve(np.array(rows), _times([one.seconds for one in samples]), talking)
+    return Slowing(computing, 1 + more, each * _MICRO, packing * _MICRO)
 
 
 def fit_link(name: str, samples: Sequence[CollectiveSample], source: str) -> Link:
@@ -162,9 +176,9 @@ def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[C
     return tuple(_comparison(what, rows) for what, rows in groups.items())
 
 
-def compare_programs(device: Device, samples: Sequence[ProgramSample]) -> tuple[CurveErrors, ...]:
-    """What the device says of each program against what was measured."""
-    rows = [(one.name, [(1.0, one.seconds, program_seconds(device, one))]) for one in samples]
+def compare_programs(slowing: Slowing, samples: Sequence[ProgramSample]) -> tuple[CurveErrors, ...]:
+    """What is said of each program against what was measured."""
+    rows = [(one.name, [(1.0, one.seconds, slowing.seconds(one))]) for one in samples]
     return tuple(_comparison(name, row) for name, row in rows)
 
 
@@ -177,38 +191,49 @@ def _comparison(what: str, rows: list[tuple[float, float, float]]) -> CurveError
 # -- least squares -------------------------------------------------------------------------------------------
 
 
-def _bent(fixed: np.ndarray, nbytes: np.ndarray, times: np.ndarray) -> tuple[list[float], float]:
+def _bent(
+    fixed: np.ndarray, nbytes: np.ndarray, times: np.ndarray, grain: float | None = None
+) -> tuple[list[float], float]:
     """Coefficients of the fixed columns, then per byte below and beyond the best knee; and the knee.
 
     One line if no bend is worth it: a bend has to take off a tenth of the loss.
     """
-    line, least = _solve(np.column_stack([fixed, nbytes]), times)
+    line, least = _solve(np.column_stack([fixed, nbytes]), times, grain=grain)
     best, knee = [*line, line[-1]], 0.0
     sizes = np.unique(nbytes)
     least *= 0.9
     for at in sizes[_LEAST_PER_SIDE - 1 : len(sizes) - _LEAST_PER_SIDE + 1]:
         within = np.minimum(nbytes, at)
-        found, loss = _solve(np.column_stack([fixed, within, nbytes - within]), times)
+        found, loss = _solve(np.column_stack([fixed, within, nbytes - within]), times, grain=grain)
         if loss < least:
             best, knee, least = found, float(at), loss
     return best, knee
 
 
-def _solve(columns: np.ndarray, times: np.ndarray) -> tuple[list[float], float]:
-    """Coefficients from 0 up by which the columns make the times, and the loss."""
+def _solve(
+    columns: np.ndarray, times: np.ndarray, known: np.ndarray | float = 0.0, grain: float | None = None
+) -> tuple[list[float], float]:
+    """Coefficients from 0 up by which the columns and what is `known` make the times, and the loss.
+
+    Args:
+        grain: errors count relative to the measured time; with a grain relative to the fitted one and these seconds, so
+            that times which differ for reasons that no column knows are met in their mean.
+    """
     from scipy.optimize import nnls  # loading it takes longer than all else here, and plans do without
 
-    relative = columns / times[:, None]
-    scale = np.linalg.norm(relative, axis=0)
+    unit = times if grain is None else times + grain
+    tolerance = _TOLERANCE if grain is None else _SPREAD
+    scale = np.linalg.norm(columns / unit[:, None], axis=0)
     scale[scale == 0] = 1.0
-    rows, weights = relative / scale, np.ones(len(times))
-    found = np.zeros(columns.shape[1])
+    columns, weights, found, off = columns / scale, np.ones(len(times)), np.zeros(columns.shape[1]), times
     for _ in range(_ROUNDS):
-        found, _ = nnls(rows * weights[:, None], weights)
-        off = (rows @ found - 1) / _TOLERANCE
+        each = weights / unit
+        found, _ = nnls(columns * each[:, None], (times - known) * each)
+        made = columns @ found + known
+        unit = unit if grain is None else made + grain
+        off = (made - times) / unit / tolerance
         weights = (1 + off**2) ** -0.25
-    loss = float(np.sum(np.sqrt(1 + ((rows @ found - 1) / _TOLERANCE) ** 2) - 1))
-    return (found / scale).tolist(), loss
+    return (found / scale).tolist(), float(np.sum(np.sqrt(1 + off**2) - 1))
 
 
 def _times(given: list[float]) -> np.ndarray:
@@ -227,10 +252,10 @@ def _grows_apart(flops: np.ndarray, nbytes: np.ndarray) -> bool:
 
 
 def _peaks(samples: Sequence[OperatorSample]) -> tuple[tuple[str, float], ...]:
-    """The most operations a second that was seen in each dtype."""
+    """The most operations a second that was seen in each dtype, of what works more than it moves."""
     rates: dict[str, float] = {}
     for one in samples:
-        if one.flops > 0:
+        if one.flops > one.nbytes:
             rates[one.dtype] = max(rates.get(one.dtype, 0.0), one.flops / one.seconds)
     if "f32" not in rates:
         raise ValueError("no operator was measured that does operations in f32")
@@ -241,7 +266,8 @@ def _bandwidth(samples: Sequence[OperatorSample]) -> float:
     """Bytes a second that operators with little work reach in the median, of the largest sample of each."""
     largest: dict[str, OperatorSample] = {}
     for one in samples:
-        if one.flops <= 2 * one.nbytes and one.nbytes > largest.get(one.operator, one).nbytes - 1:
+        is_view = one.seconds < _LEAST_PER_BYTE * one.nbytes
+        if not is_view and one.flops <= 2 * one.nbytes and one.nbytes >= largest.get(one.operator, one).nbytes:
             largest[one.operator] = one
     if not largest:
         raise ValueError("no operator was measured that moves more than it computes")

@@ -35,6 +35,8 @@ class Device:
     `host_seconds` is what a host takes to start an operator, `host_collective_seconds` a collective, while the device
     works on what was started before: a step takes no less than all of them. Both are 0 where a device goes on by
     itself, as through a captured graph (`costmodel.host`).
+    `packing_seconds` is what it takes, beside its bytes, to put a tensor into a buffer that collectives share and to
+    take out what comes of it.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Device:
     memory_overlap: float = 1.0
     host_seconds: float = 0.0
     host_collective_seconds: float = 0.0
+    packing_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -61,7 +64,7 @@ class Device:
             _require_positive(f"device {self.name!r}: peak_flops of {dtype}", rate)
         _require_positive(f"device {self.name!r}: memory_bandwidth", self.memory_bandwidth)
         _require_positive(f"device {self.name!r}: memory_bytes", self.memory_bytes)
-        for field in ("launch_seconds", "host_seconds", "host_collective_seconds"):
+        for field in ("launch_seconds", "host_seconds", "host_collective_seconds", "packing_seconds"):
             _require_not_negative(f"device {self.name!r}: {field}", getattr(self, field))
         for field in ("compute_efficiency", "memory_efficiency"):
             share = getattr(self, field)
@@ -114,6 +117,7 @@ class Device:
             peak_flops=tuple((dtype, rate / times) for dtype, rate in self.peak_flops),
             memory_bandwidth=self.memory_bandwidth / times,
             launch_seconds=self.launch_seconds * times + more,
+            packing_seconds=self.packing_seconds * times,
             operators=tuple(one.slowed(times, more) for one in self.operators),
         )
 
@@ -142,6 +146,15 @@ class Link:
         for one in sorted(self.curves, key=lambda one: one.ranks):
             found.setdefault(one.kind, []).append(one)
         return found
+
+    def slowed(self, times: float, more: float = 0.0) -> Link:
+        """The link where everything takes so many times as long, and each collective `more` seconds."""
+        return replace(
+            self,
+            latency=times * self.latency + more,
+            bandwidth=self.bandwidth / times,
+            curves=tuple(one.slowed(times, more) for one in self.curves),
+        )
 
     def curve(self, kind: str, ranks: int) -> CollectiveCurve | None:
         """What was measured of a collective among as many ranks, or the least more, else the most; None if nothing."""

@@ -9,7 +9,7 @@ True
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Agree = Callable[[float], float]
@@ -43,10 +43,14 @@ class OperatorSample:
 
 @dataclass(frozen=True)
 class ProgramSample:
-    """Seconds that a device took for operators one after the other, each (operator, dtype, flops, nbytes)."""
+    """Seconds that a program took, and those that its parts were said to take: operators, and so many collectives; and
+    how many tensors were put into buffers that these share."""
 
     name: str
-    work: tuple[tuple[str, str, float, int], ...]
+    computing: float
+    talking: float
+    collectives: float
+    packed: int
     seconds: float
 
 
@@ -64,16 +68,37 @@ def seconds_each(
     cores count; the rounds together take about `budget` seconds. The least is what the machine can do: other
     processes only ever add to it. All ranks call this together.
     """
+    return seconds_in_turn([action], agree, budget=budget, rounds=rounds)[0]
+
+
+def seconds_in_turn(
+    actions: Sequence[Callable[[], object]], agree: Agree = alone, *, budget: float = 0.05, rounds: int = ROUNDS
+) -> list[float]:
+    """`seconds_each` of several actions, which take turns: what slows the machine for a while slows all of them.
+
+    Args:
+        budget: seconds for each of them.
+    """
     if not budget > 0 or rounds < 1:
         raise ValueError(f"a budget of {budget} seconds for {rounds} rounds: both are numbers above 0")
+    counts = [_calls(action, agree, budget, rounds) for action in actions]
+    turns: list[list[float]] = [[] for _ in actions]
+    for i in range(max((many for _, many in counts), default=0)):
+        for action, (count, many), found in zip(actions, counts, turns, strict=True):
+            if i < many:
+                found.append(_round(action, count, agree))
+    return [min(found) for found in turns]
+
+
+def _calls(action: Callable[[], object], agree: Agree, budget: float, rounds: int) -> tuple[int, int]:
+    """How many calls make a round, and how many rounds there are."""
     _round(action, 1, agree)
     first = _round(action, 1, agree)
     # A first call is often slow; what it suggests is corrected by some more.
     each = _round(action, _count(first, budget / (4 * rounds)), agree)
     count = _count(each, budget / rounds)
     # What takes long by itself is not done as often.
-    rounds = min(rounds, max(_LEAST_ROUNDS, int(budget / (count * each))))
-    return min(_round(action, count, agree) for _ in range(rounds))
+    return count, min(rounds, max(_LEAST_ROUNDS, int(budget / (count * each))))
 
 
 def _count(each: float, seconds: float) -> int:

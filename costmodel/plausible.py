@@ -51,7 +51,7 @@ def _quantities(hardware: Hardware) -> Iterator[tuple[str, float, Range]]:
         yield f"{where} peak_flops of {dtype}", rate, OPERATIONS
     yield f"{where} memory_bandwidth", device.memory_bandwidth, RATE
     yield f"{where} memory_bytes", device.memory_bytes, SIZE
-    for field in ("launch_seconds", "host_seconds", "host_collective_seconds"):
+    for field in ("launch_seconds", "host_seconds", "host_collective_seconds", "packing_seconds"):
         yield f"{where} {field}", getattr(device, field), TIME
     for _, link in hardware.topology.levels:
         yield f"link {link.name!r}: bandwidth", link.bandwidth, RATE

@@ -121,6 +121,7 @@ class DeviceRecord(Record, frozen=True):
     memory_overlap: float = 1.0
     host_seconds: float = 0.0
     host_collective_seconds: float = 0.0
+    packing_seconds: float = 0.0
 
 
 class LinkRecord(Record, frozen=True):

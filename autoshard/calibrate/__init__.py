@@ -1,35 +1,29 @@
 """Measure this machine as programs meet it: `calibrate(8)` starts ranks and returns Hardware, fitted by costmodel.
 
-What is timed is what runs later: collectives through Comm, and the operators of the training steps of small models
-through the interpreter, by all ranks at once, with each number of ranks in turn, for ranks that share cores slow each
-other down.
+What is timed is what runs later: collectives as programs prepare them, and training steps of small models as the engine
+has written them, whole and by operator, alone on each rank and split among them, by all ranks at once, with each number
+of ranks in turn, for ranks that share cores slow each other down.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
 
-from autoshard import nn
-from autoshard.api import plan
-from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import Node
+from autoshard.calibrate.programs import PlannedStep, measure_operators, measure_steps, planned_steps, priced
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.interpret import Executor
 from autoshard.runtime.launch import launch
-from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import MpiComm
-from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, Topology
 from costmodel.fit import (
@@ -41,13 +35,13 @@ from costmodel.fit import (
     fit_link,
     fit_programs,
 )
-from costmodel.measure import Agree, CollectiveSample, OperatorSample, ProgramSample, seconds_each
+from costmodel.measure import Agree, CollectiveSample, OperatorSample, seconds_in_turn
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 MOST_RANKS = 64
 _TIMEOUT = 300.0
-_COPIES = 3
-"""How often a timed program does its operator: results lie in fresh memory, as those of a model do."""
+_LEAST_SHARE = 0.5
+"""Of making what is sent and sending it, the share that sending has at least, whatever clocks say of making alone."""
 
 
 class CalibrationError(AutoshardError):
@@ -80,18 +74,25 @@ class Effort:
         return replace(self, rounds=8 * self.rounds)
 
 
-FULL = Effort(tuple(2**k for k in range(8, 25, 2)), (48, 128, 320), 0.03, 0.1, 5)
+FULL = Effort(tuple(2**k for k in range(8, 25, 2)), (48, 128, 288), 0.03, 0.06, 5)
 QUICK = Effort((2**9, 2**13, 2**17, 2**20), (48, 160), 0.004, 0.012, 3)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What one job measured; `turn` is the seconds that a fixed piece of work took on all ranks at once."""
+    """What one job measured; of each program the seconds."""
 
     collectives: tuple[CollectiveSample, ...]
     operators: tuple[OperatorSample, ...]
-    programs: tuple[ProgramSample, ...]
-    turn: float
+    programs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """The programs that ranks ran, and what they measured."""
+
+    programs: tuple[PlannedStep, ...]
+    samples: Samples
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def calibrate(
 ) -> Calibration:
     """Measure with 2, 4, 8, ... ranks and with `ranks`, and fit.
 
-    Operators are timed by as many ranks as have cores of their own, and by more only how much they slow each other
-    down: turns on a core are longer than most operators.
+    Operators are timed by as many ranks as have cores of their own, and with more only how much longer whole programs
+    take: turns on a core are longer than most operators.
 
     Args:
         ranks: the most ranks that later jobs have, from 2 up.
@@ -122,28 +123,32 @@ def calibrate(
     """
     if not 2 <= ranks <= MOST_RANKS:
         raise CalibrationError(f"cannot calibrate with {ranks} ranks; a job has 2 to {MOST_RANKS}")
-    sizes = sorted({2, ranks}) if quick else job_sizes(ranks)
+    sizes, effort = sorted({2, ranks}) if quick else job_sizes(ranks), QUICK if quick else FULL
     base = max((one for one in sizes if one * threads <= _cores()), default=1)
-    jobs: dict[int, Samples] = {}
+    jobs: dict[int, MeasuredJob] = {}
     for count in sorted({base, *sizes}):
         if tell is not None:
             tell(f"measuring with {count} rank{'s' * (count > 1)}")
-        jobs[count] = _job(count, QUICK if quick else FULL, threads, operators=count == base)
-    return _fitted(sizes, jobs, jobs[base], f"{threads} threads each, {_cores()} cores")
+        jobs[count] = _job(count, effort, threads, operators=count == base)
+    return _fitted(sizes, jobs, jobs[base].samples, f"{threads} threads each, {_cores()} cores")
 
 
-def _fitted(sizes: list[int], jobs: dict[int, Samples], base: Samples, where: str) -> Calibration:
+def _fitted(sizes: list[int], jobs: dict[int, MeasuredJob], base: Samples, where: str) -> Calibration:
     device = fit_device("this machine", base.operators, machine_memory(), f"measured: {where}")
     comparisons = [("operators by themselves", compare_device(device, base.operators))]
-    device = fit_programs(device, base.programs)
-    comparisons.append(("operators in programs", compare_programs(device, base.programs)))
     found: list[tuple[int, Hardware]] = []
     for count in sizes:
-        job, source = jobs[count], f"measured: {count} ranks, {where}"
-        link = fit_link("MPI", job.collectives, source)
-        slowed = replace(device.slowed(job.turn / base.turn), memory_bytes=machine_memory() // count, source=source)
-        found.append((count, Hardware(f"{count} ranks", slowed, Topology(((None, link),)))))
-        comparisons.append((f"collectives of {count} ranks", compare_link(link, job.collectives)))
+        samples, source = jobs[count].samples, f"measured: {count} ranks, {where}"
+        link = fit_link("MPI", samples.collectives, source)
+        here = Hardware(f"{count} ranks", device, Topology(((None, link),)))
+        programs = tuple(priced(jobs[count].programs, samples.programs, here))
+        slowing = fit_programs(programs)
+        own = device.slowed(slowing.computing)
+        own = replace(own, memory_bytes=machine_memory() // count, packing_seconds=slowing.packing, source=source)
+        own_link = link.slowed(slowing.talking, slowing.each)
+        found.append((count, replace(here, device=own, topology=Topology(((None, own_link),)))))
+        comparisons.append((f"collectives of {count} ranks by themselves", compare_link(link, samples.collectives)))
+        comparisons.append((f"programs on {count} ranks", compare_programs(slowing, programs)))
     return Calibration(replace(found[-1][1], name="calibrated", by_ranks=tuple(found)), tuple(comparisons))
 
 
@@ -152,21 +157,23 @@ def job_sizes(ranks: int) -> list[int]:
     return [2**k for k in range(1, ranks.bit_length()) if 2**k < ranks] + [ranks]
 
 
-def _job(ranks: int, effort: Effort, threads: int, operators: bool) -> Samples:
+def _job(ranks: int, effort: Effort, threads: int, operators: bool) -> MeasuredJob:
     """What ranks started for it measured."""
+    programs = planned_steps(ranks, effort.widths)
     with tempfile.TemporaryDirectory(prefix="autoshard-") as folder:
-        answer = Path(folder) / "samples.json"
-        words = [__file__, str(answer), effort.text(), *["--operators"] * operators]
+        answer, plans = Path(folder) / "samples.json", Path(folder) / "plans.pickle"
+        plans.write_bytes(pickle.dumps(programs))
+        words = [__file__, str(answer), str(plans), effort.text(), *["--operators"] * operators]
         code = launch(words, ranks, threads=threads, timeout=_TIMEOUT)
         if code or not answer.is_file():
             raise CalibrationError(f"measuring with {ranks} ranks failed: the job ended with exit code {code}")
         data = json.loads(answer.read_text())
-    return Samples(
+    found = Samples(
         tuple(CollectiveSample(**one) for one in data["collectives"]),
         tuple(OperatorSample(**one) for one in data["operators"]),
-        tuple(ProgramSample(one["name"], tuple(map(tuple, one["work"])), one["seconds"]) for one in data["programs"]),
-        data["turn"],
+        tuple(data["programs"]),
     )
+    return MeasuredJob(programs, found)
 
 
 def machine_memory() -> int:
@@ -181,19 +188,12 @@ def _cores() -> int:
 # -- on the ranks --------------------------------------------------------------------------------------------
 
 
-def measure(comm: Comm, effort: Effort, operators: bool) -> Samples:
-    """Time collectives, if asked operators, and a piece of work on these ranks; all call this together."""
+def measure(comm: Comm, effort: Effort, programs: Sequence[PlannedStep], operators: bool) -> Samples:
+    """Time collectives, programs and, if asked, their operators on these ranks; all call this together."""
     agree, effort = _agreement(comm), effort if comm.world > _cores() else effort.undisturbed()
-    timed = tuple(measure_operators(effort, agree)) if operators else ()
-    programs = tuple(measure_programs(effort, agree)) if operators else ()
-    turn = seconds_each(_work(), agree, budget=20 * effort.collective_seconds, rounds=effort.rounds)
-    return Samples(tuple(measure_collectives(comm, effort, agree)), timed, programs, turn)
-
-
-def _work() -> Callable[[], object]:
-    """Products and pointwise work as in models, about a millisecond of them."""
-    a, b = np.ones((192, 192), np.float32), np.ones((192, 768), np.float32)
-    return lambda: np.maximum(np.tanh(a @ b) - 1, 0) @ b.T
+    timed = measure_operators(programs, comm, 20 * effort.operator_seconds) if operators else ()
+    whole = measure_steps(programs, comm, agree, 10 * effort.operator_seconds, effort.rounds)
+    return Samples(tuple(measure_collectives(comm, effort, agree)), tuple(timed), tuple(whole))
 
 
 def _agreement(comm: Comm) -> Agree:
@@ -208,146 +208,60 @@ def _agreement(comm: Comm) -> Agree:
 
 
 def measure_collectives(comm: Comm, effort: Effort, agree: Agree) -> Iterator[CollectiveSample]:
-    """Each kind, in groups of each size that divides the ranks, all groups at once, for each number of bytes."""
+    """Each kind, in groups of each size that divides the ranks, all groups at once, for each number of bytes.
+
+    What is sent has just been made, as in programs: it lies in the caches of the rank that made it, and others wait
+    for it longer than for what they were sent before.
+    """
     for size in (one for one in range(2, comm.world + 1) if comm.world % one == 0):
         for nbytes, kind in product(effort.nbytes, KINDS):
-            action, counted = _collective(comm, kind, size, nbytes)
-            seconds = seconds_each(action, agree, budget=effort.collective_seconds, rounds=effort.rounds)
+            making, sending, counted = _collective(comm, kind, size, nbytes)
+
+            def both(making: Callable[[], object] = making, sending: Callable[[], object] = sending) -> None:
+                making()
+                sending()
+
+            found = seconds_in_turn([both, making], agree, budget=effort.collective_seconds, rounds=effort.rounds)
+            seconds = max(found[0] - found[1], _LEAST_SHARE * found[0])
             yield CollectiveSample(kind, size, counted, seconds)
 
 
-def _collective(comm: Comm, kind: str, size: int, nbytes: int) -> tuple[Callable[[], object], int]:
-    """A call of the collective in groups of `size`, and the bytes that its prices count, about `nbytes`.
+def _collective(
+    comm: Comm, kind: str, size: int, nbytes: int
+) -> tuple[Callable[[], object], Callable[[], object], int]:
+    """What makes the parts, a call of the collective in groups of `size`, and the bytes that its prices count, about
+    `nbytes`.
 
     Dims 0 and 1 take turns, for one needs copies that the other does not.
     """
     mesh = Mesh([(name, count) for name, count in (("outer", comm.world // size), ("inner", size)) if count > 1])
     groups = mesh.groups((mesh.ref("inner"),))
-    columns = max(1, round(nbytes / (4 * size * size)))
+    columns, kind_of = max(1, round(nbytes / (4 * size * size))), np.dtype(np.float32)
     rows = size if kind != "all_gather" else 1
-    parts = [np.ones((rows, size * columns), np.float32) for _ in comm.ranks]
+    parts = [np.ones((rows, size * columns), kind_of) for _ in comm.ranks]
     counted = parts[0].nbytes * (size if kind == "all_gather" else 1)
+
+    def made() -> None:
+        for part in parts:
+            np.negative(part, out=part)
 
     def shifted(rank: int) -> int:
         return rank - rank % size + (rank + 1) % size
 
-    turns: dict[str, tuple[Callable[[], object], ...]] = {
-        "all_reduce": (lambda: comm.all_reduce(parts, groups),),
-        "permute": (lambda: comm.permute(parts, shifted),),
-        "all_gather": tuple(lambda dim=dim: comm.all_gather(parts, groups, dim) for dim in (0, 1)),
-        "reduce_scatter": tuple(lambda dim=dim: comm.reduce_scatter(parts, groups, dim) for dim in (0, 1)),
-        "all_to_all": tuple(lambda dim=dim: comm.all_to_all(parts, groups, dim, 1 - dim) for dim in (0, 1)),
-    }
-    calls = turns[kind]
-    done = [0]
-
-    def action() -> None:
-        calls[done[0] % len(calls)]()
-        done[0] += 1
-
-    return action, counted
-
-
-def measure_operators(effort: Effort, agree: Agree) -> Iterator[OperatorSample]:
-    """Each operator of the training steps of small models, in each shape it has there, on all ranks at once."""
-    for node in _catalogue(effort.widths):
-        action = _program(node)
-        agree(0.0)
-        own = seconds_each(action, budget=effort.operator_seconds, rounds=effort.rounds) / _COPIES
-        seconds = agree(own)
-        yield OperatorSample(*_work_of(node), seconds)
-
-
-def measure_programs(effort: Effort, agree: Agree) -> Iterator[ProgramSample]:
-    """The training steps of the small models, whole, on all ranks at once."""
-    for width in effort.widths:
-        for step in _models(width):
-            planned = plan(step, devices=1)
-            run = _executed(planned.program)
-            agree(0.0)
-            own = seconds_each(run, budget=10 * effort.operator_seconds, rounds=effort.rounds)
-            work = tuple(_work_of(node) for node in planned.graph.nodes)
-            yield ProgramSample(f"{planned.graph.name}, {width} wide", work, agree(own))
-
-
-def _work_of(node: Node) -> tuple[str, str, float, int]:
-    """What costmodel prices an operator by: its name and dtype, its operations, and the bytes it touches."""
-    nbytes = sum(one.nbytes for one in (*node.operand_types, *node.result_types))
-    return node.op.name, node.result_types[0].dtype.name, float(node.op.flops(node.operand_types, node.attrs)), nbytes
-
-
-def _catalogue(widths: tuple[int, ...]) -> list[Node]:
-    """Operators to time, one of each sort; results that need no operand are not worth it."""
-    found: dict[object, Node] = {}
-    for step in (step for width in widths for step in _models(width)):
-        for node in step.graph.nodes:
-            if node.operands and node.op.has_rule:
-                key = (node.op.name, node.operand_types, repr(sorted(node.attrs.items())))
-                found.setdefault(key, node)
-    return list(found.values())
-
-
-def _models(width: int) -> Iterator[TrainStep]:
-    """Training steps with most operators that models are made of."""
-    rows = TensorType.of((2 * width, width), "f32")
-    layers = _Layers(width)
-    yield train_step(layers, nn.Momentum(layers.trainable_params(), 0.1, 0.9), rows, rows, name="layers")
-    tokens = TensorType.of((4, max(8, width // 4)), "i32")
-    decoder = _Decoder(width)
-    yield train_step(decoder, nn.Adam(decoder.trainable_params(), 0.1), tokens, tokens, name="decoder")
-
-
-class _Layers(nn.Cell):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense1, self.relu, self.dense2 = nn.Dense(width, 4 * width), nn.ReLU(), nn.Dense(4 * width, width)
-        self.loss = nn.MSELoss()
-
-    def construct(self, x, y):
-        return self.loss(self.dense2(self.relu(self.dense1(x))), y)
-
-
-class _Decoder(nn.Cell):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(2 * width, width)
-        self.layer = nn.TransformerBlock(width, 4, 4 * width, causal=True)
-        self.head, self.loss = nn.Dense(width, 2 * width, has_bias=False), nn.TokenLoss()
-
-    def construct(self, ids, labels):
-        return self.loss(self.head(self.layer(self.embed(ids))), labels)
-
-
-def _program(node: Node) -> Callable[[], object]:
-    """A run of a program that does the operator several times over, on this rank alone."""
-
-    def several(*operands):
-        return [node.op(*operands, **node.attrs) for _ in range(_COPIES)]
-
-    return _executed(plan(several, node.operand_types, devices=1).program)
-
-
-def _executed(program: Program) -> Callable[[], object]:
-    """A run of a program of one rank on made-up inputs."""
-    executor = Executor(program, LocalComm(1))
-    blocks = executor.scatter([_array(one.whole) for one in program.inputs])
-    return lambda: executor.run(blocks)
-
-
-def _array(of: TensorType) -> np.ndarray:
-    """Values that every operator takes: floats from 0.5 to 1.5, and indices 0 and 1."""
-    random = np.random.default_rng(0)
-    if of.dtype.numpy.kind in "iub":
-        return random.integers(0, 2, of.shape).astype(of.dtype.numpy)
-    return random.uniform(0.5, 1.5, of.shape).astype(of.dtype.numpy)
+    if kind == "permute":
+        return made, lambda: comm.permute(parts, shifted), counted
+    dims = ((0, 0),) if kind == "all_reduce" else ((0, 1), (1, 0))
+    turns = cycle([comm.prepared(kind, parts[0].shape, kind_of, groups, *pair) for pair in dims])
+    return made, lambda: next(turns)(parts), counted
 
 
 def main(arguments: list[str]) -> None:
     """Measure on this rank; rank 0 writes the samples to the file that is named first."""
-    comm = MpiComm()
-    found = measure(comm, Effort.from_text(arguments[1]), "--operators" in arguments)
+    comm, (answer, plans, effort) = MpiComm(), arguments[:3]
+    programs = pickle.loads(Path(plans).read_bytes())
+    found = measure(comm, Effort.from_text(effort), programs, "--operators" in arguments)
     if comm.ranks[0] == 0:
-        Path(arguments[0]).write_text(json.dumps(asdict(found)))
+        Path(answer).write_text(json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":

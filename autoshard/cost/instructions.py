@@ -59,13 +59,15 @@ _FREE = Price()
 
 
 class BundleSize(NamedTuple):
-    """The bytes that links are priced by, and those that are copied into the common buffer and out of it."""
+    """The bytes that links are priced by, and those that are copied into the common buffer and out of it; how many
+    tensors they are of."""
 
     sent: float = 0
     copied: int = 0
+    tensors: int = 0
 
     def plus(self, other: BundleSize) -> BundleSize:
-        return BundleSize(self.sent + other.sent, self.copied + other.copied)
+        return BundleSize(self.sent + other.sent, self.copied + other.copied, self.tensors + other.tensors)
 
 
 class Costs:
@@ -181,6 +183,12 @@ class Costs:
         nbytes, dtype = traffic_bytes(one), self._computed_in(one, results)
         return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts_kernel(one)))
 
+    @classmethod
+    def measured(cls, one: Compute) -> tuple[str, str, float, int]:
+        """What a measured operator is known by: its name and dtype, its operations, and the bytes it touches."""
+        results = tuple(register.local for register in one.results)
+        return one.op.name, cls._computed_in(one, results), float(flops(one)), traffic_bytes(one)
+
     @staticmethod
     def _computed_in(one: Compute, results: tuple[TensorType, ...]) -> str:
         """`computed_in` of an instruction; a turn of a ring, which has no rule, computes as the whole operator does."""
@@ -193,14 +201,14 @@ class Costs:
         known = self._sizes.get(one)
         if known is None:
             sent = one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize)
-            known = self._sizes[one] = BundleSize(sent, one.operand.local.nbytes + one.result.local.nbytes)
+            known = self._sizes[one] = BundleSize(sent, one.operand.local.nbytes + one.result.local.nbytes, 1)
         return known
 
     def together(self, first: Collective, size: BundleSize) -> float:
         """Seconds of a bundle of that size which begins with `first`: on the links, and to copy what its parts send
         into a common buffer and what has come out of it, each read and written."""
         assert isinstance(first.step, Step)
-        return self.links.sized_step(first.step, size.sent) + self.links.packing(size.copied)
+        return self.links.sized_step(first.step, size.sent) + self.links.packing(size.copied, size.tensors)
 
     def peak(self, program: Program) -> int:
         """Bytes that a rank holds at most; remembered, as a pass asks and then what it saved."""

@@ -64,9 +64,10 @@ class LinkPrices:
         levels = self.levels(step.groups)
         return 0.0 if any(link.curves for _, link in levels) else self.sized_step(step, 0.0)
 
-    def packing(self, copied: float) -> float:
+    def packing(self, copied: float, tensors: int = 1) -> float:
         """Seconds to copy so many bytes between tensors and a common buffer: each is read and written."""
-        return 2 * copied / self.hardware.device.memory_bandwidth
+        device = self.hardware.device
+        return 2 * copied / device.memory_bandwidth + tensors * device.packing_seconds
 
     def per_byte(self, step: Step) -> float:
         """Seconds of a byte in a message so long that latency is nothing."""

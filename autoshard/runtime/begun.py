@@ -12,12 +12,15 @@ import numpy as np
 
 from autoshard.partition.program import Bundle, Collective
 from autoshard.redistribute.step import Step
+from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm, join_pieces, split_pieces
 from autoshard.runtime.padded import fit
 
 Parts = list[np.ndarray]
 Finish = Callable[[], list[Parts]]
 Begin = Callable[[Sequence[Parts], Comm], Finish]
+_WHOLE = ("all_reduce", "all_gather")
+"""Kinds of which each rank sends all that it has to all."""
 
 
 def beginner(one: Collective | Bundle) -> Begin:
@@ -42,17 +45,19 @@ def _bundle(bundle: Bundle) -> Begin:
     kind, groups, reduction = steps[0].kind, steps[0].groups, steps[0].reduction
     grown = [step.before.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
     made = [step.after.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
-    widths = [math.prod(shape) // (1 if kind in ("all_reduce", "all_gather") else groups.size) for shape in grown]
+    widths = [math.prod(shape) // (1 if kind in _WHOLE else groups.size) for shape in grown]
     starts = np.concatenate([[0], np.cumsum(widths)]).tolist()
     kept = [one.result.local.shape for one in bundle.parts]
+    lead, kinds = 1 if kind in _WHOLE else groups.size, array_dtype(bundle.parts[0].of.dtype)
 
     def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
-        rows = [
-            np.concatenate(
-                [_row(step, fit(part, shape)) for step, part, shape in zip(steps, own, grown, strict=True)], 1
-            )
-            for own in zip(*operands, strict=True)
-        ]
+        rows = []
+        for own in zip(*operands, strict=True):
+            row = np.empty((lead, starts[-1]), kinds)
+            for i, part in enumerate(own):
+                pieces = _pieces(steps[i], fit(part, grown[i]))
+                np.copyto(row[:, starts[i] : starts[i + 1]].reshape(pieces.shape), pieces)
+            rows.append(row)
         finish = comm.start(kind, rows, groups, 0, 0, reduction)
 
         def finished() -> list[Parts]:
@@ -72,12 +77,12 @@ def _checked(one: Collective) -> Step:
     return one.step
 
 
-def _row(step: Step, part: np.ndarray) -> np.ndarray:
-    """A block as the rows of a buffer: one for each rank that gets a piece of it, else one."""
-    if step.kind in ("all_reduce", "all_gather"):
-        return part.reshape(1, -1)
+def _pieces(step: Step, part: np.ndarray) -> np.ndarray:
+    """A block as what the rows of a buffer hold: a piece for each rank that gets one, else all of it."""
+    if step.kind in _WHOLE:
+        return part[np.newaxis]
     assert step.dim is not None
-    return split_pieces(part, step.groups.size, step.dim).reshape(step.groups.size, -1)
+    return split_pieces(part, step.groups.size, step.dim)
 
 
 def _block(step: Step, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

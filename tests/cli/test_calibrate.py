@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +22,10 @@ from autoshard.calibrate import (
     job_sizes,
     measure,
     measure_collectives,
+    planned_steps,
 )
 from autoshard.core.tensortype import TensorType
+from autoshard.partition.program import Collective, Program, walk
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import ContextError, PlanError
 from costmodel import Hardware, load, preset, save
@@ -106,14 +110,29 @@ def test_every_kind_is_measured_in_groups_of_every_size():
 
 
 def test_operators_and_programs_are_measured_as_costmodel_prices_them():
-    found = measure(LocalComm(1), TINY, operators=True)
-    assert not found.collectives and found.turn > 0
+    programs = planned_steps(1, TINY.widths)
+    found = measure(LocalComm(1), TINY, programs, operators=True)
+    assert not found.collectives
     names = {one.operator for one in found.operators}
     assert {"MatMul", "BatchMatMul", "Einsum", "Softmax", "LayerNorm", "ReduceSum", "Transpose", "Gather"} <= names
+    assert {"RmsNorm", "SiLU", "Concat", "Convolution", "SelectAndScatter", "Adam", "SGD"} <= names
     product = next(one for one in found.operators if one.operator == "MatMul")
     assert (product.flops, product.nbytes) == (2 * 16 * 8 * 32, 4 * (16 * 8 + 8 * 32 + 16 * 32))
-    assert [one.name for one in found.programs] == ["layers, 8 wide", "decoder, 8 wide"]
-    assert all({name for name, *_ in one.work} - names <= {"Fill", "Constant"} for one in found.programs)
+    kinds = ("layers", "decoder", "gated decoder", "convolutions")
+    assert [one.name for one in programs] == [f"{kind}, 8 wide" for kind in kinds]
+    assert len(found.programs) == 4 and min(found.programs) > 0
+
+
+def test_programs_of_several_ranks_are_split_in_several_ways():
+    programs = planned_steps(4, (8,))
+    assert [one.ranks for one in programs] == [1, 4, 4, 4] * 3 + [1, 4, 4]
+    kinds = {step.kind for one in programs for step in steps_of(one.planned.program) if step.communicates}
+    assert {"all_reduce", "all_gather"} <= kinds
+    assert {one.planned.program.mesh.devices for one in programs} == {1, 4}
+
+
+def steps_of(program: Program) -> Iterator[Any]:
+    return (one.step for one in walk(program.instructions) if isinstance(one, Collective))
 
 
 def dense() -> tuple[nn.Cell, tuple[TensorType, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from costmodel import Hardware, Topology, bytes_moved, operator_seconds, seconds
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.fit import (
+    Slowing,
     compare_device,
     compare_link,
     compare_programs,
@@ -18,7 +21,6 @@ from costmodel.fit import (
     fit_link,
     fit_operators,
     fit_programs,
-    program_seconds,
 )
 from costmodel.measure import CollectiveSample, OperatorSample, ProgramSample
 
@@ -147,21 +149,45 @@ def test_slowed_device_takes_as_many_times_as_long(measured):
         assert operator_seconds(1e6, 1e5, device.slowed(3.5), "f32", operator) == pytest.approx(3.5 * once)
 
 
-@pytest.mark.parametrize("slower, more", [(1.0, 0.0), (1.6, 0.0), (1.0, 7e-6), (1.3, 4e-6)])
-def test_programs_slow_their_operators_down(measured, slower, more):
-    device = fit_device("host", measured[1], 2**34, "a test")
+@pytest.mark.parametrize(
+    "computing, talking, each, packing",
+    [(1.0, 1.0, 0.0, 0.0), (0.9, 1.0, 0.0, 0.0), (2.1, 1.3, 0.0, 4e-6), (4.2, 1.0, 6e-5, 0.0), (1.1, 2.0, 7e-6, 3e-6)],
+)
+def test_programs_slow_their_operators_and_collectives_down(computing, talking, each, packing):
+    true = Slowing(computing, talking, each, packing)
     samples = []
-    for count, nbytes in ((3, 2**8), (40, 2**10), (12, 2**18), (6, 2**21)):
-        work = (("Add", "f32", nbytes / 12, nbytes), ("MatMul", "f32", 2e6, 6000)) * count
-        alone = program_seconds(device, ProgramSample("p", work, 1.0))
-        samples.append(ProgramSample(f"{count}", work, slower * alone + more * len(work)))
-    found = fit_programs(device, samples)
+    for work, sent, count, packed in ((1e-3, 0, 0, 0), (2e-3, 4e-4, 5, 0), (9e-4, 3e-4, 9, 24), (3e-2, 9e-3, 17, 5)):
+        bare = ProgramSample(f"{count}", work, sent, count, packed, 1.0)
+        samples.append(replace(bare, seconds=true.seconds(bare)))
+    found = fit_programs(samples)
+    assert astuple(found) == pytest.approx(astuple(true), rel=1e-3, abs=1e-9)
     for one, row in zip(samples, compare_programs(found, samples), strict=True):
-        assert program_seconds(found, one) == pytest.approx(one.seconds, rel=1e-3)
         assert (row.what, row.samples) == (one.name, 1) and row.worst_error < 1e-3
-    # A program that is quicker than its operators were makes no device faster.
-    quick = [ProgramSample(one.name, one.work, one.seconds / 9) for one in samples]
-    assert fit_programs(device, quick) == device == fit_programs(device, [])
+    assert fit_programs([]) == Slowing()
+
+
+def test_programs_make_no_link_faster():
+    samples = [ProgramSample(f"{n}", 1e-3, n * 1e-3, n, 0, 1.1e-3) for n in (0, 2, 3)]
+    assert fit_programs(samples).talking == 1.0
+
+
+def test_a_slowed_link_takes_as_many_times_as_long_and_some_more_for_each(measured):
+    link = fit_link("MPI", measured[0], "a test")
+    slow = link.slowed(2.0, 1e-5)
+    for kind, ranks in (("all_reduce", 2), ("all_reduce", 6), ("all_gather", 6)):
+        more = 1e-5 * (1 if link.curve(kind, ranks) else 3)
+        for nbytes in (64.0, 2.0**20):
+            assert seconds(kind, nbytes, ranks, slow) == pytest.approx(2 * seconds(kind, nbytes, ranks, link) + more)
+
+
+def test_views_take_nothing_and_what_copies_now_and_then_its_mean():
+    random = np.random.default_rng(0)
+    views = [OperatorSample("Transpose", "f32", 0, n, 1e-9) for n in SIZES]
+    (found,) = fit_operators(views)
+    assert found.seconds(0.0, 2.0**20) < 1e-7
+    copied = [OperatorSample("Reshape", "f32", 0, n, n * 1e-10 * random.choice([0.01, 2])) for n in SIZES * 20]
+    (found,) = fit_operators(copied)
+    assert found.seconds(0.0, 2.0**20) == pytest.approx(2**20 * 1e-10, rel=0.3)
 
 
 def test_hardware_by_ranks(measured):

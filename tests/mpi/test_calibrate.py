@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 
 from autoshard import communication
-from autoshard.calibrate import KINDS, Effort, measure
+from autoshard.calibrate import KINDS, Effort, measure, planned_steps, priced
 from autoshard.runtime.mpi import MpiComm
+from costmodel import Hardware, Topology
 from costmodel.fit import fit_device, fit_link, fit_programs
 
 communication.init()
 RANKS = communication.get_group_size()
 pytestmark = pytest.mark.skipif(RANKS in (4, 6), reason="it takes long, and is tried on 1 and 2 ranks")
-EFFORT = Effort((2**8, 2**12), (8, 12), 2e-4, 5e-4, 2)
+EFFORT = Effort((2**8, 2**12), (8, 16), 2e-4, 5e-4, 2)
+PROGRAMS = planned_steps(RANKS, EFFORT.widths)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return measure(MpiComm(), EFFORT, operators=True)
+    return measure(MpiComm(), EFFORT, PROGRAMS, operators=True)
 
 
 def test_all_ranks_measure_alike(found):
@@ -38,7 +40,10 @@ def test_all_ranks_measure_alike(found):
 @pytest.mark.skipif(RANKS < 2, reason="one rank sends nothing")
 def test_what_ranks_measure_can_be_fitted(found):
     link = fit_link("MPI", found.collectives, "a test")
-    device = fit_programs(fit_device("host", found.operators, 2**34, "a test"), found.programs)
+    device = fit_device("host", found.operators, 2**34, "a test")
+    here = Hardware("here", device, Topology(((None, link),)))
+    slowing = fit_programs(list(priced(PROGRAMS, found.programs, here)))
+    assert slowing.computing > 0 and slowing.talking >= 1 and slowing.each >= 0
     for kind in KINDS:
         curve = link.curve(kind, RANKS)
         assert curve is not None and curve.seconds(2.0**20) > 0
