@@ -18,7 +18,6 @@ from autoshard import Callback, Model, Parameter, nn, ops, set_auto_parallel_con
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TensorType
 from autoshard.engines.session import Session
-from autoshard.runtime.array import cut
 from autoshard.transform.train import train_step
 
 MOMENTUM = 0.9
@@ -111,9 +110,7 @@ class ByAutoshard(Stepwise):
         return tuple((one.step.kind, getattr(one.step, "dim", None)) for one in self.planned.program.collectives)
 
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
-        ranks = self.session.comm.ranks
-        rows = zip((x, y), self.session.data, strict=True)
-        return self.session.step([cut(array, register.layout, ranks) for array, register in rows])
+        return self.session.step(self.session.cut((x, y)))
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Whole parameters by name; a collective."""

@@ -46,7 +46,7 @@ class NumpyRun(Executor):
         super().__init__(program, comm)
         self._noted_in, self._runs = noted, 0
         self._written: list[Action] | None = None
-        self._kinds = [array_dtype(one.whole.dtype) for one in program.inputs]
+        self._kinds = [array_dtype(one.whole.dtype) for one in program.inputs for _ in comm.ranks]
 
     def _run(self, actions: Sequence[Action], slots: list) -> None:
         self._runs += 1
@@ -61,11 +61,8 @@ class NumpyRun(Executor):
 
     def _fits(self, slots: list) -> bool:
         """Whether inputs have the types that they are said to have: what others make the interpreter converts."""
-        for parts, kind in zip(slots, self._kinds, strict=False):
-            for part in parts:
-                if part.dtype != kind:
-                    return False
-        return True
+        inputs = slots[: len(self.program.inputs)]
+        return [part.dtype for parts in inputs for part in parts] == self._kinds
 
     @property
     def text(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from autoshard.engines.executors import check_engine_device, executor_of
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
-from autoshard.runtime.array import array_dtype, cut, join
+from autoshard.runtime.array import array_dtype, cut, cutter, join
 from autoshard.runtime.checkpoint import LocalBlocks, Placed
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
@@ -47,6 +47,8 @@ class Session(Generic[P]):
         self._stepped = False
         self.data: tuple[Register, ...] = tuple(self.program.inputs[i] for i in self._data)
         """The registers that data is fed to, in order."""
+        self._cutters = tuple(cutter(one.layout, one.true.shape, comm.ranks, one.whole.shape) for one in self.data)
+        self._loss_is_whole = _is_whole(self.program.outputs[0]) if self.program.outputs else False
 
     def load(self) -> None:
         """Take the parameters' values; under MPI rank 0's, for others may have drawn other random numbers."""
@@ -74,6 +76,10 @@ class Session(Generic[P]):
     def _unread(self) -> Iterator[int]:
         """Parameters whose cells still point to the checkpoint that they were loaded from, which may go."""
         return (i for i, parameter in self._parameters.items() if isinstance(parameter.pending, Stored))
+
+    def cut(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
+        """Whole arrays of data in the blocks that `run` and `step` take."""
+        return [cut_one(array) for cut_one, array in zip(self._cutters, arrays, strict=True)]
 
     def run(self, data: Sequence[Parts]) -> list[Parts]:
         """One run on blocks of the data; what it updates is kept for the next.
@@ -108,7 +114,8 @@ class Session(Generic[P]):
 
     def step(self, data: Sequence[Parts]) -> float:
         """`run`, and the loss that it leaves, the first output: the mean over its elements."""
-        loss = self._join(self.run(data)[0], self.program.outputs[0])
+        parts = self.run(data)[0]
+        loss = parts[0] if self._loss_is_whole else self._join(parts, self.program.outputs[0])
         return float(np.mean(loss, dtype=np.float64)) if loss.ndim else float(loss)
 
     def results(self, data: Sequence[Parts]) -> Any:
@@ -142,6 +149,10 @@ class Session(Generic[P]):
 
     def _join(self, parts: Parts, register: Register) -> np.ndarray:
         return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
+
+
+def _is_whole(register: Register) -> bool:
+    return register.layout.is_replicated and register.size is None
 
 
 class SessionsByEngine(Generic[S]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -37,6 +37,21 @@ def cut(
     local = layout.local_shape(padded or array.shape)
     whole = [size * parts for size, parts in zip(local, layout.parts, strict=True)]
     return [np.asarray(fit(array[layout.block(rank, whole)], local), order="C") for rank in ranks]
+
+
+def cutter(
+    layout: Layout, shape: Sequence[int], ranks: Sequence[int], padded: Sequence[int]
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """`cut` for arrays of this shape, told once: where each rank takes all, little is left to do each time."""
+    shape, count = tuple(shape), len(ranks)
+    takes_all = layout.is_replicated and tuple(padded) == shape
+
+    def cut_one(array: np.ndarray) -> list[np.ndarray]:
+        if takes_all and array.shape == shape:
+            return [array if array.flags.c_contiguous else np.ascontiguousarray(array)] * count
+        return cut(array, layout, ranks, padded)
+
+    return cut_one
 
 
 def join(

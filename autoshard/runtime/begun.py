@@ -1,6 +1,7 @@
 """Collectives in two halves, begin and finish, so that a rank computes in between; and bundles, on a common buffer.
 
-`beginner(one)` is a function from the parts of the operands to another that waits and returns those of the results.
+`beginner(one)` is a function from the parts of the operands to another that waits and returns those of the results;
+`at_once(bundle, comm)` does a bundle at once, prepared as other collectives are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,23 @@ _WHOLE = ("all_reduce", "all_gather")
 
 def beginner(one: Collective | Bundle) -> Begin:
     """How the collective is begun on the hosted ranks: parts of each operand in, parts of each result out."""
-    return _bundle(one) if isinstance(one, Bundle) else _single(one)
+    if isinstance(one, Collective):
+        return _single(one)
+    step, (_, pack, unpack) = _checked(one.parts[0]), _buffer(one)
+
+    def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
+        finish = comm.start(step.kind, pack(operands), step.groups, 0, 0, step.reduction)
+        return lambda: unpack(finish())
+
+    return begin
+
+
+def at_once(bundle: Bundle, comm: Comm) -> Callable[[Sequence[Parts]], list[Parts]]:
+    """From parts of each operand of the bundle to those of each result."""
+    step, (shape, pack, unpack) = _checked(bundle.parts[0]), _buffer(bundle)
+    dtype = array_dtype(bundle.parts[0].of.dtype)
+    move = comm.prepared(step.kind, shape, dtype, step.groups, 0, 0, step.reduction)
+    return lambda operands: unpack(move(pack(operands)))
 
 
 def _single(one: Collective) -> Begin:
@@ -40,36 +57,36 @@ def _single(one: Collective) -> Begin:
     return begin
 
 
-def _bundle(bundle: Bundle) -> Begin:
+def _buffer(
+    bundle: Bundle,
+) -> tuple[tuple[int, int], Callable[[Sequence[Parts]], Parts], Callable[[Parts], list[Parts]]]:
+    """The shape of a rank's common buffer, what fills buffers with parts of the operands, and what takes those of the
+    results out of the buffers that came back."""
     steps = [_checked(one) for one in bundle.parts]
-    kind, groups, reduction = steps[0].kind, steps[0].groups, steps[0].reduction
+    kind, size = steps[0].kind, steps[0].groups.size
+    rows, dtype = 1 if kind in _WHOLE else size, array_dtype(bundle.parts[0].of.dtype)
     grown = [step.before.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
     made = [step.after.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
-    widths = [math.prod(shape) // (1 if kind in _WHOLE else groups.size) for shape in grown]
-    starts = np.concatenate([[0], np.cumsum(widths)]).tolist()
+    starts = np.concatenate([[0], np.cumsum([math.prod(shape) // rows for shape in grown])]).tolist()
     kept = [one.result.local.shape for one in bundle.parts]
-    lead, kinds = 1 if kind in _WHOLE else groups.size, array_dtype(bundle.parts[0].of.dtype)
 
-    def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
-        rows = []
-        for own in zip(*operands, strict=True):
-            row = np.empty((lead, starts[-1]), kinds)
-            for i, part in enumerate(own):
-                pieces = _pieces(steps[i], fit(part, grown[i]))
-                np.copyto(row[:, starts[i] : starts[i + 1]].reshape(pieces.shape), pieces)
-            rows.append(row)
-        finish = comm.start(kind, rows, groups, 0, 0, reduction)
+    def pack(operands: Sequence[Parts]) -> Parts:
+        return [packed(own) for own in zip(*operands, strict=True)]
 
-        def finished() -> list[Parts]:
-            received = finish()
-            return [
-                [fit(_block(steps[i], got[:, starts[i] : starts[i + 1]], made[i]), kept[i]) for got in received]
-                for i in range(len(steps))
-            ]
+    def packed(own: Sequence[np.ndarray]) -> np.ndarray:
+        buffer = np.empty((rows, starts[-1]), dtype)
+        for i, part in enumerate(own):
+            pieces = _pieces(steps[i], fit(part, grown[i]))
+            np.copyto(buffer[:, starts[i] : starts[i + 1]].reshape(pieces.shape), pieces)
+        return buffer
 
-        return finished
+    def unpack(received: Parts) -> list[Parts]:
+        return [
+            [fit(_block(steps[i], got[:, starts[i] : starts[i + 1]], made[i]), kept[i]) for got in received]
+            for i in range(len(steps))
+        ]
 
-    return begin
+    return (rows, starts[-1]), pack, unpack
 
 
 def _checked(one: Collective) -> Step:

@@ -28,7 +28,7 @@ from autoshard.partition.program import (
 )
 from autoshard.runtime.agree import check_alike, label
 from autoshard.runtime.array import array_dtype, cut, join
-from autoshard.runtime.begun import Finish, beginner
+from autoshard.runtime.begun import Finish, at_once, beginner
 from autoshard.runtime.blocks import Run, run_nest
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.computing import bind_compute
@@ -163,12 +163,11 @@ class Executor:
         return self._bind_wait(instruction, free)
 
     def _bind_bundle(self, bundle: Bundle, free: list[int]) -> Callable[[list], None]:
-        begin, operands, results = beginner(bundle), self._places(bundle.operands), self._places(bundle.results)
-        comm = self.comm
+        run = at_once(bundle, self.comm)
+        operands, results = self._places(bundle.operands), self._places(bundle.results)
 
         def action(slots: list) -> None:
-            made = begin([slots[slot] for slot in operands], comm)()
-            _put(slots, results, made, free)
+            _put(slots, results, run([slots[slot] for slot in operands]), free)
 
         return action
 

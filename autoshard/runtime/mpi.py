@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from autoshard.layout.mesh import Grouping
-from autoshard.runtime import prepared
+from autoshard.runtime import prepared, shared
+from autoshard.runtime.board import Board, board_of
 from autoshard.runtime.comm import (
     REDUCTIONS,
     Comm,
@@ -66,6 +67,7 @@ class MpiComm(Comm):
         self._progress = of_this_rank()
         self._in_world = _ranks_in_world(self._comm)
         self._of_groups: dict[Grouping, Any] = {}
+        self._boards: dict[Grouping, Board | None] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
 
     def part(self, members: Sequence[int]) -> MpiComm:
@@ -131,15 +133,7 @@ class MpiComm(Comm):
         unusual = dtype.isbuiltin != 1 or math.prod(shape) * groups.size > self.max_count
         if self._trace or groups.size == 1 or unusual or reduces and accumulator(dtype) != dtype:
             return checked
-        mpi, item = self._sub(groups), _datatype(dtype) if reduces else _carrier(dtype.itemsize)
-        if kind == "all_reduce":
-            move = prepared.all_reduce(mpi, shape, dtype, item, _operation(op, dtype))
-        elif kind == "reduce_scatter":
-            move = prepared.reduce_scatter(mpi, shape, dtype, item, _operation(op, dtype), dim)
-        elif kind == "all_gather":
-            move = prepared.all_gather(mpi, shape, dtype, item, dim)
-        else:
-            move = prepared.all_to_all(mpi, shape, dtype, item, dim, to_dim)
+        move = self._move(kind, shape, dtype, groups, dim, to_dim, op)
         progress = self._progress
         if progress is None:
             return lambda parts: [move(parts[0])]
@@ -152,6 +146,28 @@ class MpiComm(Comm):
             return [made]
 
         return told
+
+    def _move(
+        self, kind: str, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, dim: int, to_dim: int, op: str
+    ) -> prepared.Move:
+        """A prepared collective of this rank's part: over a board where the ranks have one, else by MPI's own."""
+        reduces = kind in ("all_reduce", "reduce_scatter")
+        dims = (dim, to_dim) if kind == "all_to_all" else () if kind == "all_reduce" else (dim,)
+        nbytes = math.prod(shape) * dtype.itemsize
+        board = self._board(groups, nbytes) if shared.LEAST <= nbytes <= shared.MOST else None
+        if board is not None:
+            return getattr(shared, kind)(board, shape, dtype, *((REDUCTIONS[op],) if reduces else ()), *dims)
+        item, action = (_datatype(dtype), (_operation(op, dtype),)) if reduces else (_carrier(dtype.itemsize), ())
+        return getattr(prepared, kind)(self._sub(groups), shape, dtype, item, *action, *dims)
+
+    def _board(self, groups: Grouping, nbytes: int) -> Board | None:
+        """A board of the group on which each rank has so many bytes; None if not all are on one machine."""
+        known = self._boards.get(groups)
+        if groups not in self._boards or (known is not None and known.size < groups.size * nbytes):
+            mpi = self._sub(groups)
+            with meeting("set-up of shared memory", (self._in_world[one] for one in groups.members(self.rank))):
+                self._boards[groups] = board_of(mpi, nbytes)
+        return self._boards[groups]
 
     def advance(self) -> None:
         self._comm.Iprobe()  # any call lets MPI move what is on its way

@@ -23,7 +23,7 @@ def all_reduce(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, action: Any) 
 
     def move(part: np.ndarray) -> np.ndarray:
         received = np.empty(shape, dtype)
-        mpi.Allreduce((_contiguous(part), count, item), (received, count, item), action)
+        mpi.Allreduce((contiguous(part), count, item), (received, count, item), action)
         return received
 
     return move
@@ -32,7 +32,7 @@ def all_reduce(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, action: Any) 
 def reduce_scatter(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, action: Any, dim: int) -> Move:
     """As `all_reduce`, but each rank gets only the piece of `dim` that its place in the communicator names."""
     size = mpi.Get_size()
-    cut, piece = _cutter(shape, size, dim), _scaled(shape, dim, 1, size)
+    cut, piece = _cutter(shape, size, dim), scaled(shape, dim, 1, size)
     count = math.prod(piece)
 
     def move(part: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ def all_gather(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, dim: int) -> 
 
     def move(part: np.ndarray) -> np.ndarray:
         received = empty()
-        mpi.Allgather((_contiguous(part), count, item), (received, count, item))
+        mpi.Allgather((contiguous(part), count, item), (received, count, item))
         return join(received)
 
     return move
@@ -59,7 +59,7 @@ def all_gather(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, dim: int) -> 
 def all_to_all(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, dim: int, to_dim: int) -> Move:
     """Piece j of `dim` goes to rank j; what arrives is joined along `to_dim`."""
     size = mpi.Get_size()
-    cut, piece = _cutter(shape, size, dim), _scaled(shape, dim, 1, size)
+    cut, piece = _cutter(shape, size, dim), scaled(shape, dim, 1, size)
     count = math.prod(piece)
     empty, join = _joiner(piece, size, to_dim, dtype)
 
@@ -71,30 +71,28 @@ def all_to_all(mpi: Any, shape: Shape, dtype: np.dtype, item: Any, dim: int, to_
     return move
 
 
-def _contiguous(part: np.ndarray) -> np.ndarray:
+def contiguous(part: np.ndarray) -> np.ndarray:
     return part if part.flags.c_contiguous else np.ascontiguousarray(part)
 
 
-def _scaled(shape: Shape, dim: int, times: int, parts: int = 1) -> Shape:
+def scaled(shape: Shape, dim: int, times: int, parts: int = 1) -> Shape:
     return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])
 
 
 def _cutter(shape: Shape, size: int, dim: int) -> Move:
     """From an array to its pieces of `dim`, one behind the other: a copy, unless they lie so."""
     if math.prod(shape[:dim]) == 1:
-        return _contiguous
-    form = (*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :])
-    order = (dim, *range(dim), *range(dim + 1, len(form)))
+        return contiguous
+    form, order = cut_form(shape, size, dim)
     return lambda part: np.ascontiguousarray(part.reshape(form).transpose(order))
 
 
 def _joiner(piece: Shape, size: int, dim: int, dtype: np.dtype) -> tuple[Callable[[], np.ndarray], Move]:
     """Makes memory for pieces one behind the other, and of them the array in which they are joined along `dim`."""
-    joined = _scaled(piece, dim, size)
+    joined = scaled(piece, dim, size)
     if math.prod(piece[:dim]) == 1:
         return lambda: np.empty(joined, dtype), lambda received: received
-    form = (*piece[:dim], size, *piece[dim:])
-    order = (*range(1, dim + 1), 0, *range(dim + 1, len(form)))
+    form, order = join_form(piece, size, dim)
 
     def join(received: np.ndarray) -> np.ndarray:
         made = np.empty(joined, dtype)
@@ -102,3 +100,15 @@ def _joiner(piece: Shape, size: int, dim: int, dtype: np.dtype) -> tuple[Callabl
         return made
 
     return lambda: np.empty((size, *piece), dtype), join
+
+
+def cut_form(shape: Shape, size: int, dim: int) -> tuple[Shape, Shape]:
+    """A shape in which the pieces of `dim` have a dim of their own, and the order of dims that puts this first."""
+    form = (*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :])
+    return form, (dim, *range(dim), *range(dim + 1, len(form)))
+
+
+def join_form(piece: Shape, size: int, dim: int) -> tuple[Shape, Shape]:
+    """The shape of pieces joined along `dim` in which they have a dim of their own, and the order of the dims of pieces
+    one behind the other that leads to it."""
+    return (*piece[:dim], size, *piece[dim:]), (*range(1, dim + 1), 0, *range(dim + 1, len(piece) + 1))

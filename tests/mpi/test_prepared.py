@@ -1,4 +1,4 @@
-"""Collectives that are prepared once give what those give that are told all each time."""
+"""Collectives that are prepared give what those give that are told all each time, by messages and over a board."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from autoshard import communication
 from autoshard.layout import Mesh
+from autoshard.runtime import shared
 from autoshard.runtime.comm import CommError
 from autoshard.runtime.mpi import MpiComm
 
@@ -22,6 +23,16 @@ CASES = [
 ]
 
 
+@pytest.fixture(params=["messages", "a board", "a board, each a share"])
+def over(request, monkeypatch):
+    """By what small arrays go in this test."""
+    if request.param != "messages":
+        monkeypatch.setattr(shared, "LEAST", 0)
+    if request.param.endswith("share"):
+        monkeypatch.setattr(shared, "_SHARED_WORK", 0)
+
+
+@pytest.mark.usefixtures("over")
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16", "bfloat16", "bool"])
 @pytest.mark.parametrize("kind, dim, to_dim, op", CASES)
