@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,7 +11,7 @@ from typing import Any
 import autoshard as ash
 from autoshard.cost.instructions import Costs
 from autoshard.partition.program import Compute
-from autoshard.truth.predict import Work
+from autoshard.truth.work import Work
 from benchmarks.gpu_truth import ATTENTION, MODELS, PARTS, PRODUCTS, REST, UPDATE, step_of
 from costmodel import Hardware, Link, Topology, load, preset
 from costmodel.fit_roofline import RooflineSamples, fit_roofline
@@ -41,7 +40,7 @@ def predicted(step: Any, hardware: Any, way: str) -> dict[str, Any]:
     made_by = replace(hardware, device=replace(hosted(hardware.device, FUSION[way]), fusion=FUSION[way]))
     planned = ash.plan(step, mesh="d=1", hardware=made_by)
     work, costs = Work(planned.program, planned.graph, planned.plan.mesh), Costs(planned.hardware)
-    parts: Counter[str] = Counter()
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     for one in planned.program.instructions:
         if isinstance(one, Compute):
             parts[UPDATE if one in work.updates else _part(one)] += costs.of(one).seconds
