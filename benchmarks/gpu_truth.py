@@ -218,8 +218,8 @@ def _busy(step: Callable[[], None], device: str) -> dict[str, Any]:
     by_part: Counter[str] = Counter()
     by_name: Counter[str] = Counter()
     count = 0
-    for event in profile.events():
-        if event.device_type != torch.autograd.DeviceType.CUDA or event.name.startswith("Memset"):
+    for event in profile.events() or ():
+        if event.device_type.name != "CUDA" or event.name.startswith("Memset"):
             continue
         seconds = event.self_device_time_total / 1e6 / PROFILED
         by_part[part_of(event.name)] += seconds

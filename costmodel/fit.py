@@ -30,8 +30,11 @@ _LEAST_LATENCY = 1e-8
 _MICRO = 1e-6
 _SPREAD = 3.0
 """Of operators errors well above this: they differ by what lies where, and each is right in its place."""
-_GRAIN = 2e-6
-"""2 us: what is about as quick is fitted no closer. A view takes nothing, or, of what lies otherwise, a copy."""
+_GRAIN = 1e-4
+"""100 us: what is quicker is fitted no closer. Steps are sums of operators, of which those that take longer count more,
+and what is quick differs most by what lies where: a view takes nothing, or, of what lies otherwise, a copy."""
+_PROGRAM_GRAIN = 3e-4
+"""300 us, the same of whole steps: those of tiny models are mostly Python's time."""
 _LEAST_PER_SIDE = 3
 """Sizes that each line of a bent curve is fitted to, at least: fewer would follow the noise."""
 
@@ -96,8 +99,8 @@ def fit_operators(samples: Sequence[OperatorSample]) -> tuple[OperatorCurve, ...
         flops, nbytes = np.array([one.flops for one in own], float), np.array([one.nbytes for one in own], float)
         ones, times = np.ones(len(own)), _times([one.seconds for one in own])
         if _grows_apart(flops, nbytes):
-            (launch, per_flop, per_byte), _ = _solve(np.stack([ones, flops, nbytes], 1), times, grain=_GRAIN)
-            curves.append(OperatorCurve(operator, dtype, launch, per_flop, per_byte, 0.0, per_byte))
+            (launch, per_flop, below, beyond), knee = _bent(np.stack([ones, flops], 1), nbytes, times, _GRAIN)
+            curves.append(OperatorCurve(operator, dtype, launch, per_flop, below, knee, beyond))
         else:
             (launch, below, beyond), knee = _bent(ones[:, None], nbytes, times, _GRAIN)
             curves.append(OperatorCurve(operator, dtype, launch, 0.0, below, knee, beyond))
@@ -138,7 +141,9 @@ def fit_programs(samples: Sequence[ProgramSample]) -> Slowing:
         return Slowing()
     talking = np.array([one.talking for one in samples])
     rows = [[one.computing, one.talking, one.collectives * _MICRO, one.packed * _MICRO] for one in samples]
-    (computing, more, each, packing), _ = _solve(np.array(rows), _times([one.seconds for one in samples]), talking)
+    (computing, more, each, packing), _ = _solve(
+        np.array(rows), _times([one.seconds for one in samples]), talking, _PROGRAM_GRAIN
+    )
     return Slowing(computing, 1 + more, each * _MICRO, packing * _MICRO)
 
 

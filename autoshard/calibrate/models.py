@@ -16,11 +16,16 @@ _RATE = 1e-4
 
 
 def training_steps(width: int) -> Iterator[TrainStep]:
-    """Steps of an MLP, of a decoder with biases and Adam, of one with gates and grouped queries, and of a convolution
-    net; their batches are of 8 or more, for as many ranks as can share them."""
-    rows = TensorType.of((2 * width, width), "f32")
-    layers = _Layers(width)
-    yield train_step(layers, nn.Momentum(layers.trainable_params(), _RATE, 0.9), rows, rows, name="layers")
+    """Steps of MLPs, of a decoder with biases and Adam, of one with gates and grouped queries, and of a convolution
+    net; their batches are of 8 or more, for as many ranks as can share them. Of the MLPs one has few rows, so that its
+    updates move more than caches hold, and one many, so that its activations do."""
+    for name, count, wide, activation in (
+        ("layers", 2 * width, width, nn.ReLU()),
+        ("layers of few rows", 16, 3 * width, nn.ReLU()),
+        ("layers of many rows", 16 * width, width // 4, nn.GELU()),
+    ):
+        rows, layers = TensorType.of((count, wide), "f32"), _Layers(wide, activation)
+        yield train_step(layers, nn.Momentum(layers.trainable_params(), _RATE, 0.9), rows, rows, name=name)
     tokens = TensorType.of((8, max(8, width // 4)), "i32")
     decoder = _Decoder(width)
     yield train_step(decoder, nn.Adam(decoder.trainable_params(), _RATE), tokens, tokens, name="decoder")
@@ -33,13 +38,13 @@ def training_steps(width: int) -> Iterator[TrainStep]:
 
 
 class _Layers(nn.Cell):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, activation: nn.Cell) -> None:
         super().__init__()
-        self.dense1, self.relu, self.dense2 = nn.Dense(width, 4 * width), nn.ReLU(), nn.Dense(4 * width, width)
+        self.dense1, self.activation, self.dense2 = nn.Dense(width, 4 * width), activation, nn.Dense(4 * width, width)
         self.loss = nn.MSELoss()
 
     def construct(self, x, y):
-        return self.loss(self.dense2(self.relu(self.dense1(x))), y)
+        return self.loss(self.dense2(self.activation(self.dense1(x))), y)
 
 
 class _Decoder(nn.Cell):
