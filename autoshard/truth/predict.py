@@ -69,6 +69,8 @@ def refusal(row: Row) -> str:
     """What a row has that no plan can say yet; empty if nothing."""
     if row.axes.pp * row.chunks > row.model.layers:
         return "more stages than layers"
+    if row.model.builder == "mixture" and not row.model.experts:
+        return "a mixture of experts whose sizes are not told"
     if row.axes.cp > 1 and not any(one in row.plan for one in _SEQUENCES):
         return "devices that share a sequence (cp), and a plan that splits none"
     return ""

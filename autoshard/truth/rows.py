@@ -225,8 +225,8 @@ def _contradiction(row: Row) -> str:
 
 def _experts_contradiction(model: DecoderModel) -> str:
     """What is wrong with the experts or latents of a model; empty if nothing."""
-    if (model.builder == "mixture") != bool(model.experts):
-        return f"a model {model.builder!r} with {model.experts or 'no'} experts: it is mixtures that have these"
+    if model.experts and model.builder != "mixture":
+        return f"a model {model.builder!r} with {model.experts} experts: it is mixtures that have these"
     if model.experts and (model.active > model.experts or not model.expert_inner):
         return f"tokens go to {model.active} of {model.experts} experts of width {model.expert_inner}"
     latent = {one: getattr(model, one) for one in ("query_latent", "key_latent", "rotary")}

@@ -232,11 +232,7 @@ def _torchtitan(cells: Cells) -> Row:
 
 def _titan_plan(axes: ParallelDegrees) -> str:
     """FSDP's; in stages weights are gathered once for all micro batches and gradients reduced once, as it has them."""
-    if axes.cp > 1:
-        return _with_context("zero3", axes)
-    if axes.pp > 1:
-        return _distributed_plan(axes)
-    return "fsdp_tp" if axes.tp > 1 else "zero3"
+    return _plan_of("zero3_keep", axes) if axes.pp > 1 else _plan_of("zero3", axes)
 
 
 _TITAN_GPU = {"H100-96GB-500W": "h100-500w"}
@@ -294,29 +290,25 @@ def _simumax(cells: Cells) -> Row | None:
     return Row(
         id=f"simumax {case}", table=f"simumax {name} l{found['l']}",
         model=DecoderModel(**{**_fields(model), "layers": int(found["l"])}), sequence=int(found.get("seq", 4096)),
-        hardware="b200", axes=axes, plan=_distributed_plan(axes),
+        hardware="b200", axes=axes, plan=_plan_of("zero3_keep", axes),
         global_batch=axes.dp * int(found["mbc"]), micro_batch=1,
         measured=Measurement(_number(cells, "real ms") / 1e3, _number(cells, "real alloc GiB")),
         fusion="xla", inferred=("micro_batch", "plan", "fusion"),
     )  # fmt: skip
 
 
-def _distributed_plan(axes: ParallelDegrees) -> str:
-    """Megatron-core's with its distributed optimizer: f32 parameters and states in parts, 16-bit parameters whole."""
-    if axes.ep > 1:
-        return f"zero3_keep({'dp.ep' if axes.dp > axes.ep else 'ep'}) + expert_parallel(ep)"
-    if axes.cp > 1:
-        return _with_context("zero3_keep", axes)
-    if axes.tp > 1:
-        return "zero3_keep(dp) + megatron_sp(tp)" if axes.dp > 1 else "megatron_sp"
-    return "zero3_keep"
-
-
-def _with_context(zero: str, axes: ParallelDegrees) -> str:
-    """With sequences in parts: those that share one hold parts of the weights, too, as all that split data do."""
-    parts = [f"{zero}({'dp.cp' if axes.dp > 1 else 'cp'})"]
-    parts += ["megatron_sp(tp)"] * (axes.tp > 1)
-    return " + ".join([*parts, "context_parallel_keep(cp)" if zero == "zero3_keep" else "context_parallel(cp)"])
+def _plan_of(zero: str, axes: ParallelDegrees) -> str:
+    """Parts of parameters and states over all devices that hold the same weights: those that split data, share
+    sequences, or have experts of their own. FSDP is zero3; zero3_keep is Megatron-core's distributed optimizer, f32
+    parameters and states in parts and 16-bit parameters whole."""
+    sizes = {"dp": axes.dp // axes.ep, "ep": axes.ep, "cp": axes.cp}
+    alike = ".".join(name for name, size in sizes.items() if size > 1)
+    keys = "context_parallel_keep" if zero == "zero3_keep" else "context_parallel"
+    others = {"megatron_sp(tp)": axes.tp, "expert_parallel(ep)": axes.ep, f"{keys}(cp)": axes.cp}
+    parts = [f"{zero}({alike})"] * bool(alike) + [name for name, size in others.items() if size > 1]
+    if len(parts) > 1:
+        return " + ".join(parts)
+    return "megatron_sp" if axes.tp > 1 else zero
 
 
 def _fields(model: DecoderModel) -> dict:

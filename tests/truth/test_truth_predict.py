@@ -182,6 +182,7 @@ def test_what_no_plan_expresses_is_named():
         row("a", GPT, "megatron", ParallelDegrees(pp=8)),
         row("b", GPT, "zero3", ParallelDegrees(cp=2)),
         row("c", GPT, "expert_parallel", ParallelDegrees(dp=2, ep=2)),
+        row("g", DecoderModel("mixture"), "zero1", ParallelDegrees(dp=2)),
         row("d", GPT, "zero3", ParallelDegrees(dp=2), precision="f8"),
         row("e", DecoderModel("gpt", 64, 4, 3, 96), "no such plan", ParallelDegrees(dp=2)),
         row("f", GPT, "megatron", ParallelDegrees(tp=5)),
@@ -244,7 +245,7 @@ def test_rows_of_torchtitan():
     rows = load_rows(next(one for one in shipped() if "torchtitan" in one.name)).rows
     plans = {str(one.axes): one.plan for one in rows}
     assert plans["dp=4 cp=2"] == "zero3(dp.cp) + context_parallel(cp)" and "cp=8" in plans
-    assert plans["pp=8 dp=8 tp=8"] == "zero3_keep(dp) + megatron_sp(tp)"
+    assert plans["pp=8 dp=8 tp=8"] == "zero3_keep(dp) + megatron_sp(tp)" and plans["dp=8"] == "zero3"
     found = {one.id: Predictor()(one) for one in rows if one.axes.cp == 2}
     assert all(0.85 < one.ratio < 1.15 for one in found.values())
 
