@@ -15,26 +15,32 @@ _RATE = 1e-4
 """The learning rate: numbers stay finite for as many steps as are timed."""
 
 
-def training_steps(width: int) -> Iterator[TrainStep]:
+def training_steps(width: int, ranks: int) -> Iterator[TrainStep]:
     """Steps of MLPs, of a decoder with biases and Adam, of one with gates and grouped queries, and of a convolution
-    net; their batches are of 8 or more, for as many ranks as can share them. Of the MLPs one has few rows, so that its
+    net; their batches are of 8 or more, and so many ranks divide them. Of the MLPs one has few rows, so that its
     updates move more than caches hold, and one many, so that its activations do."""
     for name, count, wide, activation in (
         ("layers", 2 * width, width, nn.ReLU()),
         ("layers of few rows", 16, 3 * width, nn.ReLU()),
         ("layers of many rows", 16 * width, width // 4, nn.GELU()),
     ):
-        rows, layers = TensorType.of((count, wide), "f32"), _Layers(wide, activation)
+        rows, layers = TensorType.of((_shared(count, ranks), wide), "f32"), _Layers(wide, activation)
         yield train_step(layers, nn.Momentum(layers.trainable_params(), _RATE, 0.9), rows, rows, name=name)
-    tokens = TensorType.of((8, max(8, width // 4)), "i32")
+    samples = _shared(8, ranks)
+    tokens = TensorType.of((samples, max(8, width // 4)), "i32")
     decoder = _Decoder(width)
     yield train_step(decoder, nn.Adam(decoder.trainable_params(), _RATE), tokens, tokens, name="decoder")
     gated = _Gated(width, tokens.shape[1])
     yield train_step(gated, nn.AdamWeightDecay(gated.trainable_params(), _RATE), tokens, tokens, name="gated decoder")
     side = 4 * round(math.sqrt(width) / 2)
-    pictures, convolutions = TensorType.of((8, 3, side, side), "f32"), _Convolutions(width // 8)
+    pictures, convolutions = TensorType.of((samples, 3, side, side), "f32"), _Convolutions(width // 8)
     step = nn.SGD(convolutions.trainable_params(), _RATE)
-    yield train_step(convolutions, step, pictures, TensorType.of((8,), "i32"), name="convolutions")
+    yield train_step(convolutions, step, pictures, TensorType.of((samples,), "i32"), name="convolutions")
+
+
+def _shared(count: int, ranks: int) -> int:
+    """The least multiple of the ranks that is not below."""
+    return -(-count // ranks) * ranks
 
 
 class _Layers(nn.Cell):

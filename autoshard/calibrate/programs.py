@@ -7,6 +7,7 @@ result can be made in. So it is not timed by itself, but where it stands in a st
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -26,6 +27,7 @@ from autoshard.runtime.array import cut
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
 from autoshard.search.planned import PlannedData
+from autoshard.util.errors import PlanError
 from costmodel import Hardware
 from costmodel.measure import Agree, OperatorSample, ProgramSample, seconds_in_turn
 
@@ -55,11 +57,11 @@ def planned_steps(ranks: int, widths: Sequence[int]) -> tuple[PlannedStep, ...]:
 
 
 def _planned(ranks: int, width: int) -> Iterator[PlannedStep]:
-    for step in training_steps(width):
+    for step in training_steps(width, ranks):
         name = f"{step.traced.graph.name}, {width} wide"
         yield PlannedStep(name, plan(step, devices=1), 1)
         for how in SPLITS if ranks > 1 else ():
-            if how != "megatron" or step.traced.graph.name != "convolutions":  # it has no pair of products
+            with suppress(PlanError):  # convolutions have no pair of products for megatron, nor six ranks four heads
                 yield PlannedStep(f"{name}, {how}", plan(step, devices=ranks, search=how), ranks)
 
 
