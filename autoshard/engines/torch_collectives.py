@@ -366,5 +366,6 @@ def _widened(x: Any) -> Any:
 
 
 def _bytes(x: Any) -> Any:
-    """The same memory as bytes: backends move few types, and bytes always."""
-    return x.reshape(-1).view(torch.uint8) if x.numel() else x.reshape(-1).to(torch.uint8)
+    """The same memory as bytes: backends move few types, and bytes always. A single element may have any stride."""
+    flat = x.reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8) if flat.numel() else flat.to(torch.uint8)

@@ -62,3 +62,14 @@ def test_groups_go_with_the_one_of_all_ranks() -> None:
     finally:
         dist.destroy_process_group()
     assert [one() for one in made] == [None, None]
+
+
+def test_a_single_element_may_lie_anywhere() -> None:
+    """A dim of one has any stride, by which torch refuses to look at its bytes."""
+    torch = pytest.importorskip("torch")
+    from autoshard.engines.torch_collectives import _bytes
+
+    one = torch.arange(6, dtype=torch.float64).reshape(2, 3)[:1, 1]
+    assert one.stride() == (3,) and one.is_contiguous()
+    assert _bytes(one).view(torch.float64).tolist() == [1.0]
+    assert _bytes(torch.ones(3, 4, dtype=torch.bfloat16)).shape == (24,)
