@@ -15,7 +15,7 @@ import torch
 from autoshard.core.tensortype import DType, dtype
 from autoshard.engines.kernels import Kernels, kernels_of
 from autoshard.engines.per_rank import on_rank
-from autoshard.engines.tape import Tape
+from autoshard.engines.tape import Tape, same_objects
 from autoshard.engines.torch_collectives import TorchControl
 from autoshard.ops.registry import lookup
 
@@ -63,7 +63,7 @@ class CompiledKernels(TorchKernels):
 
     def stretch(self, name: str, run: Callable, *operands: Any) -> tuple:
         """What a function of the text makes of the operands, which is compiled when it is first run."""
-        key = (name, *map(_lies, operands))
+        key = (name, same_objects(operands), *map(_lies, operands))
         found = self._of.get(key)
         if found is not None:
             return found(run, *operands)

@@ -11,6 +11,7 @@ import pytest
 from autoshard.core.tensortype import type_of
 from autoshard.engines.kernels import Kernels, kernels_of
 from autoshard.engines.tape import Tape, told_apart
+from autoshard.engines.torch_kernels import CompiledKernels
 from autoshard.ops.registry import Operator, lookup, operator, remove
 
 torch = pytest.importorskip("torch")
@@ -145,6 +146,34 @@ def test_other_attributes_shapes_and_types_have_tapes_of_their_own() -> None:
                 x, w = (random.normal(size=(rows, rows)).astype(kind) for _ in range(2))
                 (found,) = _ran(kernels, op, [x, w], {"transpose_a": False, "transpose_b": turned})
                 np.testing.assert_allclose(found, x @ (w.T if turned else w), rtol=1e-5, atol=1e-5)
+
+
+def test_one_tensor_given_twice_says_nothing_of_two() -> None:
+    """A counter compared with itself had left a tape by which any number was compared with itself."""
+    kernels, op = kernels_of("torch"), lookup("Less")
+    kinds = [type_of(np.bool_(0)).dtype]
+    one, other = torch.tensor([3], dtype=torch.int16), torch.tensor([5], dtype=torch.int16)
+    for _ in range(3):
+        assert not bool(kernels.run(op, [one, one], {}, kinds)[0])
+    for _ in range(3):
+        assert bool(kernels.run(op, [one, other], {}, kinds)[0])
+
+
+def test_a_compiled_stretch_of_one_tensor_given_twice_says_nothing_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = CompiledKernels(0, kernels_of("torch"))
+    one, other = torch.full((2, 3), 2.0), torch.full((2, 3), 7.0)
+
+    def plays(tape: Tape, made: tuple, _: Any) -> Callable:
+        return lambda run, *operands: (torch.from_numpy(_played(tape, made, *operands)),)
+
+    monkeypatch.setattr(kernels, "_made", plays)  # what is compiled, without the compiler
+
+    def stretch(x, y):
+        return (kernels.Sub(x, y, of="f32"),)
+
+    for x, y in ((one, one), (one, one), (one, other), (one, other)):
+        (found,) = kernels.stretch("s", stretch, x, y)
+        assert torch.equal(found, x - y)
 
 
 def test_an_operator_goes_another_way_when_its_numbers_say_so() -> None:
