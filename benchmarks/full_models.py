@@ -61,16 +61,26 @@ def without_masks(config: Any) -> Any:
     return config
 
 
+def transformer(kind: str, head: str = "ForCausalLM", classes: int | None = None, **sizes: Any) -> Any:
+    """A model of transformers by the words around its Config, attention without masks, on torch's present device."""
+    import transformers
+
+    config = without_masks(getattr(transformers, f"{kind}Config")(**sizes))
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    if classes is not None:
+        config.num_labels = classes
+    return getattr(transformers, f"{kind}{head}")(config)
+
+
 def language_model(kind: str, length: int = 4096, **sizes: Any) -> Callable[[int], tuple[Any, dict[str, Any]]]:
     """Builds a causal language model of transformers by the word before its Config, on sequences of `length` words."""
 
     def build(samples: int) -> tuple[Any, dict[str, Any]]:
         import torch
-        import transformers
 
-        config = getattr(transformers, f"{kind}Config")(use_cache=False, **sizes)
         with torch.device("meta"):
-            net = getattr(transformers, f"{kind}ForCausalLM")(without_masks(config))
+            net = transformer(kind, **sizes)
             words = torch.zeros((samples, length), dtype=torch.long)
         return mixed_precision(net), {"input_ids": words, "labels": words}
 
@@ -79,15 +89,12 @@ def language_model(kind: str, length: int = 4096, **sizes: Any) -> Callable[[int
 
 def _vit_huge(samples: int) -> tuple[Any, dict[str, Any]]:
     import torch
-    import transformers
 
-    config = transformers.ViTConfig(
-        hidden_size=1280, num_hidden_layers=32, num_attention_heads=16, intermediate_size=5120, patch_size=14,
-        image_size=224,
-    )  # fmt: skip
-    config.num_labels = 1000
     with torch.device("meta"):
-        net = transformers.ViTForImageClassification(without_masks(config))
+        net = transformer(
+            "ViT", "ForImageClassification", 1000, hidden_size=1280, num_hidden_layers=32, num_attention_heads=16,
+            intermediate_size=5120, patch_size=14, image_size=224,
+        )  # fmt: skip
         images = torch.zeros((samples, 3, 224, 224), dtype=torch.bfloat16)
         labels = torch.zeros((samples,), dtype=torch.long)
     return mixed_precision(net), {"pixel_values": images, "labels": labels}

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.full_models import mixed_precision, without_masks
+from benchmarks.full_models import mixed_precision, transformer
 
 STEPS, ROUNDS, PROFILED = 5, 3, 2
 PARTS = ATTENTION, PRODUCTS, UPDATE, REST = "attention", "products", "update", "rest"
@@ -37,46 +37,21 @@ Built = tuple[Any, dict[str, Any]]
 
 
 def language_model(kind: str, samples: int, length: int, head: str = "ForCausalLM", **sizes: Any) -> Built:
-    """A language model of transformers by the word before its Config, on so many sequences."""
+    """A language model of transformers by the words around its Config, on so many sequences."""
     import torch
-    import transformers
 
-    config = without_masks(getattr(transformers, f"{kind}Config")(**sizes))
-    for name in ("use_cache", "tie_word_embeddings"):
-        if hasattr(config, name):
-            setattr(config, name, False)
-    net = getattr(transformers, f"{kind}{head}")(config)
-    words = torch.randint(0, config.vocab_size, (samples, length))
+    net = transformer(kind, head, tie_word_embeddings=False, **sizes)
+    words = torch.randint(0, net.config.vocab_size, (samples, length))
     return net, {"input_ids": words, "labels": words}
 
 
-def vision_transformer(samples: int, **sizes: Any) -> Built:
-    """ViT of transformers."""
-    import torch
-    import transformers
-
-    config = without_masks(transformers.ViTConfig(**sizes))
-    config.num_labels = 1000
-    net = transformers.ViTForImageClassification(config)
-    side = config.image_size
-    return net, {"pixel_values": torch.randn(samples, 3, side, side).bfloat16(), "labels": _classes(samples)}
-
-
-def residual_net(samples: int, side: int, **sizes: Any) -> Built:
-    """ResNet of transformers, with bottlenecks."""
-    import torch
-    import transformers
-
-    config = transformers.ResNetConfig(**sizes)
-    config.num_labels = 1000
-    net = transformers.ResNetForImageClassification(config)
-    return net, {"pixel_values": torch.randn(samples, 3, side, side).bfloat16(), "labels": _classes(samples)}
-
-
-def _classes(samples: int) -> Any:
+def image_classifier(kind: str, samples: int, side: int = 224, **sizes: Any) -> Built:
+    """A classifier of transformers by the word before its Config, on so many images."""
     import torch
 
-    return torch.randint(0, 1000, (samples,))
+    net = transformer(kind, "ForImageClassification", 1000, **sizes)
+    images, labels = torch.randn(samples, 3, side, side).bfloat16(), torch.randint(0, 1000, (samples,))
+    return net, {"pixel_values": images, "labels": labels}
 
 
 def _llama(samples: int, length: int, layers: int, hidden: int = 4096, inner: int = 14336, heads: int = 32) -> Built:
@@ -116,9 +91,10 @@ def _mixtral(samples: int, length: int, layers: int, hidden: int, inner: int) ->
 
 
 def _vit(samples: int, layers: int, hidden: int, heads: int) -> Built:
-    return vision_transformer(
-        samples, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * hidden
-    )
+    return image_classifier(
+        "ViT", samples, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+    )  # fmt: skip
 
 
 MODELS: dict[str, Callable[[], Built]] = {
@@ -128,7 +104,7 @@ MODELS: dict[str, Callable[[], Built]] = {
     "gpt2": lambda: _gpt2(16, 1024, 8, 1600, 25),
     "bert": lambda: _bert(64, 512, 8, 1024, 16),
     "vit": lambda: _vit(128, 8, 1024, 16),
-    "resnet": lambda: residual_net(256, 224),
+    "resnet": lambda: image_classifier("ResNet", 256),
     "mixtral": lambda: _mixtral(2, 4096, 2, 2048, 7168),
     "t5": lambda: _t5(16, 512, 6, 1024, 16),
 }
@@ -139,7 +115,7 @@ TINY: dict[str, Callable[[], Built]] = {
     "gpt2": lambda: _gpt2(2, 64, 1, 64, 4),
     "bert": lambda: _bert(2, 64, 1, 64, 4),
     "vit": lambda: _vit(2, 1, 64, 4),
-    "resnet": lambda: residual_net(2, 64, embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1]),
+    "resnet": lambda: image_classifier("ResNet", 2, 64, embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1]),
     "mixtral": lambda: _mixtral(1, 64, 1, 512, 96),
     "t5": lambda: _t5(2, 32, 1, 64, 2),
 }

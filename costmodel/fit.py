@@ -52,7 +52,7 @@ class CurveErrors:
 
 
 @dataclass(frozen=True)
-class Slowing:
+class Slowdown:
     """How many times as long operators and collectives take in whole programs, and what each collective takes more, and
     each tensor that is put into a buffer that several share."""
 
@@ -128,7 +128,7 @@ def fit_device(name: str, samples: Sequence[OperatorSample], memory_bytes: int, 
     )
 
 
-def fit_programs(samples: Sequence[ProgramSample]) -> Slowing:
+def fit_programs(samples: Sequence[ProgramSample]) -> Slowdown:
     """How whole programs meet a device and its links.
 
     A collective that is done again and again finds its data and code in caches, and its ranks together; among
@@ -138,13 +138,13 @@ def fit_programs(samples: Sequence[ProgramSample]) -> Slowing:
         ValueError: a sample without a time.
     """
     if not samples:
-        return Slowing()
+        return Slowdown()
     talking = np.array([one.talking for one in samples])
     rows = [[one.computing, one.talking, one.collectives * _MICRO, one.packed * _MICRO] for one in samples]
     (computing, more, each, packing), _ = _solve(
         np.array(rows), _times([one.seconds for one in samples]), talking, _PROGRAM_GRAIN
     )
-    return Slowing(computing, 1 + more, each * _MICRO, packing * _MICRO)
+    return Slowdown(computing, 1 + more, each * _MICRO, packing * _MICRO)
 
 
 def fit_link(name: str, samples: Sequence[CollectiveSample], source: str) -> Link:
@@ -181,9 +181,9 @@ def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[C
     return tuple(_comparison(what, rows) for what, rows in groups.items())
 
 
-def compare_programs(slowing: Slowing, samples: Sequence[ProgramSample]) -> tuple[CurveErrors, ...]:
+def compare_programs(slowdown: Slowdown, samples: Sequence[ProgramSample]) -> tuple[CurveErrors, ...]:
     """What is said of each program against what was measured."""
-    rows = [(one.name, [(1.0, one.seconds, slowing.seconds(one))]) for one in samples]
+    rows = [(one.name, [(1.0, one.seconds, slowdown.seconds(one))]) for one in samples]
     return tuple(_comparison(name, row) for name, row in rows)
 
 

@@ -142,13 +142,13 @@ def _fitted(sizes: list[int], jobs: dict[int, MeasuredJob], base: Samples, where
         link = fit_link("MPI", samples.collectives, source)
         here = Hardware(f"{count} ranks", device, Topology(((None, link),)))
         programs = tuple(priced(jobs[count].programs, samples.programs, here))
-        slowing = fit_programs(programs)
-        own = device.slowed(slowing.computing)
-        own = replace(own, memory_bytes=machine_memory() // count, packing_seconds=slowing.packing, source=source)
-        own_link = link.slowed(slowing.talking, slowing.each)
+        slowdown = fit_programs(programs)
+        own = device.slowed(slowdown.computing)
+        own = replace(own, memory_bytes=machine_memory() // count, packing_seconds=slowdown.packing, source=source)
+        own_link = link.slowed(slowdown.talking, slowdown.each)
         found.append((count, replace(here, device=own, topology=Topology(((None, own_link),)))))
         comparisons.append((f"collectives of {count} ranks by themselves", compare_link(link, samples.collectives)))
-        comparisons.append((f"programs on {count} ranks", compare_programs(slowing, programs)))
+        comparisons.append((f"programs on {count} ranks", compare_programs(slowdown, programs)))
     return Calibration(replace(found[-1][1], name="calibrated", by_ranks=tuple(found)), tuple(comparisons))
 
 

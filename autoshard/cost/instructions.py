@@ -277,7 +277,10 @@ def flops(one: Compute) -> float:
 
 
 def mean_flops(one: Compute) -> float:
-    """Operations of a rank in the mean: its share of the whole operator's."""
+    """Operations of a rank in the mean: its share of the whole operator's, or, without a rule, those of its blocks."""
     node = one.node
+    if not one.op.has_rule:
+        attrs = {name: resolve(value, 0) for name, value in one.attrs.items()}
+        return one.op.flops(tuple(of.local for of in one.operands), attrs)
     share = one.results[0].local.elements / max(1, math.prod(one.results[0].whole.shape))
     return node.op.flops(node.operand_types, node.attrs) * share

@@ -35,6 +35,7 @@ from autoshard.ops.attention_blocks import (
     scored_blocks,
     seen_share,
     state_type,
+    turn_flops,
     with_rows,
 )
 from autoshard.ops.attributes import OperatorPlacement
@@ -82,7 +83,7 @@ def _pair_flops(q: Shape, v: Shape) -> int:
 
 
 def _turn_flops(q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
-    """Of all pairs: whatever is causal, some rank sees all of the block that has come, and the others wait for it."""
+    """Of all pairs."""
     return math.prod(q[:-1]) * k[-2] * _pair_flops(q, v)
 
 
@@ -189,7 +190,7 @@ def attention_begin(q, k, v, *, scale, causal, window, softcap, first, first_key
     shape=_state_shapes,
     dtype=_state_type,
     storage=Storage(scratch=_turn_scratch),
-    flops=_turn_flops,
+    flops=turn_flops(_turn_flops),
 )
 def attention_turn(q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys):
     """The state after one block of keys and values more."""

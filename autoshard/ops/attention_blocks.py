@@ -7,13 +7,14 @@ scores come (online softmax, Milakov and Gimelshein 2018; Dao et al. 2022, "Flas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import OperatorPlacement
+from autoshard.ops.options import UnequalFlops
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange, Ring, Varying, along, common_parts
 from autoshard.util.errors import ShapeError
@@ -242,6 +243,22 @@ def _steps(count: int, most: int) -> float:
     """0 + 1 + 2 + ... of so many terms, none above `most`."""
     below = min(count, most + 1)
     return below * (below - 1) / 2 + (count - below) * most
+
+
+def turn_flops(all_pairs: Callable[..., float]) -> UnequalFlops:
+    """What ranks do with a block that comes round a ring, from what they would do with all its pairs: of causal ones
+    half of the ranks see all in the mean, half none, and these wait."""
+
+    def seen(causal: bool, window: int) -> float:
+        return 0.5 if causal and not window else 1.0
+
+    def count(*shapes: Shape, causal: bool, window: int, **_: object) -> float:
+        return seen(causal, window) * all_pairs(*shapes)
+
+    def imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+        return 1 / seen(causal, window)
+
+    return UnequalFlops(count, imbalance)
 
 
 def most_seen(q: Shape, k: Shape, queries: int, causal: bool, window: int = 0) -> float:

@@ -43,6 +43,7 @@ from autoshard.ops.attention_blocks import (
     seen_by,
     seen_share,
     state_type,
+    turn_flops,
     with_rows,
 )
 from autoshard.ops.attention_mask_grad import attention_mask_grad
@@ -119,7 +120,7 @@ def _query_pair_flops(q: Shape, v: Shape) -> int:
 
 
 def _query_turn_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
-    """Of all pairs, for ranks wait for the one that sees all of the block that has come."""
+    """Of all pairs."""
     return math.prod(q[:-1]) * k[-2] * _query_pair_flops(q, v)
 
 
@@ -235,7 +236,7 @@ def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, window, soft
     shape=_query_state,
     dtype=_state_type,
     storage=Storage(scratch=_query_scratch),
-    flops=_query_turn_flops,
+    flops=turn_flops(_query_turn_flops),
 )
 def attention_query_grad_turn(
     g, inner, q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys
@@ -311,7 +312,7 @@ def _key_pair_flops(q: Shape, v: Shape) -> int:
 def _key_turn_flops(
     g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, **__: object
 ) -> float:
-    """Of all pairs, for ranks wait for the one whose keys are seen by all queries that have come."""
+    """Of all pairs."""
     return math.prod(q[:-1]) * k[-2] * _key_pair_flops(q, v)
 
 
@@ -455,7 +456,7 @@ def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, window, 
     shape=_key_shapes,
     dtype=_key_state_type,
     storage=Storage(scratch=_key_scratch),
-    flops=_key_turn_flops,
+    flops=turn_flops(_key_turn_flops),
 )
 def attention_key_grad_turn(
     g, inner, q, ends, k, v, keys, values, *, scale, causal, window, softcap, first, first_key, queries

@@ -19,7 +19,6 @@ import numpy as np
 
 from autoshard.layout.mesh import Grouping
 from autoshard.runtime import prepared, shared
-from autoshard.runtime.board import Board, board_of
 from autoshard.runtime.comm import (
     REDUCTIONS,
     Comm,
@@ -39,6 +38,7 @@ from autoshard.runtime.local import LocalComm
 from autoshard.runtime.lookout import look_out
 from autoshard.runtime.mail import MpiMail
 from autoshard.runtime.progress import of_this_rank
+from autoshard.runtime.shared_buffer import SharedBuffer, shared_buffer_of
 from autoshard.runtime.world import under_launcher
 from autoshard.util.errors import RuntimeSetupError
 
@@ -67,7 +67,7 @@ class MpiComm(Comm):
         self._progress = of_this_rank()
         self._in_world = _ranks_in_world(self._comm)
         self._of_groups: dict[Grouping, Any] = {}
-        self._boards: dict[Grouping, Board | None] = {}
+        self._shared_buffers: dict[Grouping, SharedBuffer | None] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
 
     def part(self, members: Sequence[int]) -> MpiComm:
@@ -150,24 +150,24 @@ class MpiComm(Comm):
     def _move(
         self, kind: str, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, dim: int, to_dim: int, op: str
     ) -> prepared.Move:
-        """A prepared collective of this rank's part: over a board where the ranks have one, else by MPI's own."""
+        """A prepared collective of this rank's part: over a shared buffer if the ranks have one, else by MPI's."""
         reduces = kind in ("all_reduce", "reduce_scatter")
         dims = (dim, to_dim) if kind == "all_to_all" else () if kind == "all_reduce" else (dim,)
         nbytes = math.prod(shape) * dtype.itemsize
-        board = self._board(groups, nbytes) if shared.LEAST <= nbytes <= shared.MOST else None
-        if board is not None:
-            return getattr(shared, kind)(board, shape, dtype, *((REDUCTIONS[op],) if reduces else ()), *dims)
+        buffer = self._shared_buffer(groups, nbytes) if shared.LEAST <= nbytes <= shared.MOST else None
+        if buffer is not None:
+            return getattr(shared, kind)(buffer, shape, dtype, *((REDUCTIONS[op],) if reduces else ()), *dims)
         item, action = (_datatype(dtype), (_operation(op, dtype),)) if reduces else (_carrier(dtype.itemsize), ())
         return getattr(prepared, kind)(self._sub(groups), shape, dtype, item, *action, *dims)
 
-    def _board(self, groups: Grouping, nbytes: int) -> Board | None:
-        """A board of the group on which each rank has so many bytes; None if not all are on one machine."""
-        known = self._boards.get(groups)
-        if groups not in self._boards or (known is not None and known.size < groups.size * nbytes):
+    def _shared_buffer(self, groups: Grouping, nbytes: int) -> SharedBuffer | None:
+        """A shared buffer of the group on which each rank has so many bytes; None if not all are on one machine."""
+        known = self._shared_buffers.get(groups)
+        if groups not in self._shared_buffers or (known is not None and known.size < groups.size * nbytes):
             mpi = self._sub(groups)
             with meeting("set-up of shared memory", (self._in_world[one] for one in groups.members(self.rank))):
-                self._boards[groups] = board_of(mpi, nbytes)
-        return self._boards[groups]
+                self._shared_buffers[groups] = shared_buffer_of(mpi, nbytes)
+        return self._shared_buffers[groups]
 
     def advance(self) -> None:
         self._comm.Iprobe()  # any call lets MPI move what is on its way

@@ -1,4 +1,4 @@
-"""Collectives of ranks on one machine over a board (`board.py`), which are told all once, as those of `prepared.py`.
+"""Collectives of ranks on one machine over a buffer that they share, which are told all once, as in `prepared.py`.
 
 What a rank sends it writes as it is wanted, in the place of the copy that MPI would be given; what it gets it reads
 where the others have it, in the place of a copy of what MPI received. Parts are combined in the order of the ranks, so
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.runtime.board import Board
 from autoshard.runtime.prepared import Move, Shape, cut_form, join_form, scaled
+from autoshard.runtime.shared_buffer import SharedBuffer
 
 LEAST = 1 << 12
 """Bytes of a rank's part from which on this is faster: less goes with MPI's announcement of a message."""
@@ -24,43 +24,43 @@ _SHARED_WORK = 1 << 19
 """From how many bytes of all ranks' parts on each rank combines a share of a sum, in the place of the whole."""
 
 
-def all_reduce(board: Board, shape: Shape, dtype: np.dtype, combine: np.ufunc) -> Move:
-    """The elementwise `combine` over all ranks of the board."""
-    places = [list(half) for half in board.places(shape, dtype)]
-    if board.ranks * math.prod(shape) * dtype.itemsize > _SHARED_WORK:
-        return _all_reduce_by_shares(board, shape, dtype, combine)
+def all_reduce(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.ufunc) -> Move:
+    """The elementwise `combine` over all ranks of the buffer."""
+    places = [list(half) for half in buffer.places(shape, dtype)]
+    if buffer.ranks * math.prod(shape) * dtype.itemsize > _SHARED_WORK:
+        return _all_reduce_by_shares(buffer, shape, dtype, combine)
 
     def move(part: np.ndarray) -> np.ndarray:
-        half = places[board.turn()]
-        half[board.rank][...] = part
-        board.meet()
+        half = places[buffer.turn()]
+        half[buffer.rank][...] = part
+        buffer.barrier()
         return _combined(half, combine)
 
     return move
 
 
-def _all_reduce_by_shares(board: Board, shape: Shape, dtype: np.dtype, combine: np.ufunc) -> Move:
-    places = board.places(shape, dtype)
+def _all_reduce_by_shares(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.ufunc) -> Move:
+    places = buffer.places(shape, dtype)
     count = math.prod(shape)
-    own = slice(count * board.rank // board.ranks, count * (board.rank + 1) // board.ranks)
+    own = slice(count * buffer.rank // buffer.ranks, count * (buffer.rank + 1) // buffer.ranks)
     shares = [[place.reshape(-1)[own] for place in half] for half in places]
 
     def move(part: np.ndarray) -> np.ndarray:
-        turn = board.turn()
-        places[turn][board.rank][...] = part
-        board.meet()
-        other = board.turn()
+        turn = buffer.turn()
+        places[turn][buffer.rank][...] = part
+        buffer.barrier()
+        other = buffer.turn()
         _combined(shares[turn], combine, shares[other][0])
-        board.meet()
+        buffer.barrier()
         return places[other][0].copy()
 
     return move
 
 
-def reduce_scatter(board: Board, shape: Shape, dtype: np.dtype, combine: np.ufunc, dim: int) -> Move:
-    """As `all_reduce`, but each rank gets only the piece of `dim` that its place on the board names."""
-    _, write, places = _written(board, shape, dtype, dim)
-    mine = [list(half[:, board.rank]) for half in places]
+def reduce_scatter(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.ufunc, dim: int) -> Move:
+    """As `all_reduce`, but each rank gets only the piece of `dim` that its place on the buffer names."""
+    _, write, places = _written(buffer, shape, dtype, dim)
+    mine = [list(half[:, buffer.rank]) for half in places]
 
     def move(part: np.ndarray) -> np.ndarray:
         return _combined(mine[write(part)], combine)
@@ -68,27 +68,27 @@ def reduce_scatter(board: Board, shape: Shape, dtype: np.dtype, combine: np.ufun
     return move
 
 
-def all_gather(board: Board, shape: Shape, dtype: np.dtype, dim: int) -> Move:
+def all_gather(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, dim: int) -> Move:
     """The parts of all ranks joined along `dim`."""
-    places = board.places(shape, dtype)
-    form, order = join_form(shape, board.ranks, dim)
-    joined, wanted = scaled(shape, dim, board.ranks), [half.transpose(order) for half in places]
+    places = buffer.places(shape, dtype)
+    form, order = join_form(shape, buffer.ranks, dim)
+    joined, wanted = scaled(shape, dim, buffer.ranks), [half.transpose(order) for half in places]
 
     def move(part: np.ndarray) -> np.ndarray:
-        turn, made = board.turn(), np.empty(joined, dtype)
-        places[turn][board.rank] = part
-        board.meet()
+        turn, made = buffer.turn(), np.empty(joined, dtype)
+        places[turn][buffer.rank] = part
+        buffer.barrier()
         made.reshape(form)[...] = wanted[turn]
         return made
 
     return move
 
 
-def all_to_all(board: Board, shape: Shape, dtype: np.dtype, dim: int, to_dim: int) -> Move:
+def all_to_all(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, dim: int, to_dim: int) -> Move:
     """Piece j of `dim` goes to rank j; what arrives is joined along `to_dim`."""
-    piece, write, places = _written(board, shape, dtype, dim)
-    form, order = join_form(piece, board.ranks, to_dim)
-    joined, wanted = scaled(piece, to_dim, board.ranks), [half[:, board.rank].transpose(order) for half in places]
+    piece, write, places = _written(buffer, shape, dtype, dim)
+    form, order = join_form(piece, buffer.ranks, to_dim)
+    joined, wanted = scaled(piece, to_dim, buffer.ranks), [half[:, buffer.rank].transpose(order) for half in places]
 
     def move(part: np.ndarray) -> np.ndarray:
         turn, made = write(part), np.empty(joined, dtype)
@@ -99,19 +99,19 @@ def all_to_all(board: Board, shape: Shape, dtype: np.dtype, dim: int, to_dim: in
 
 
 def _written(
-    board: Board, shape: Shape, dtype: np.dtype, dim: int
+    buffer: SharedBuffer, shape: Shape, dtype: np.dtype, dim: int
 ) -> tuple[Shape, Callable[[np.ndarray], int], tuple[np.ndarray, np.ndarray]]:
     """The shape of a piece of `dim`; what writes a rank's pieces and tells to which half; and the halves: by rank, what
     it has for each."""
-    form, order = cut_form(shape, board.ranks, dim)
-    piece = scaled(shape, dim, 1, board.ranks)
-    places = board.places((board.ranks, *piece), dtype)
-    own = [half[board.rank] for half in places]
+    form, order = cut_form(shape, buffer.ranks, dim)
+    piece = scaled(shape, dim, 1, buffer.ranks)
+    places = buffer.places((buffer.ranks, *piece), dtype)
+    own = [half[buffer.rank] for half in places]
 
     def write(part: np.ndarray) -> int:
-        turn = board.turn()
+        turn = buffer.turn()
         own[turn][...] = part.reshape(form).transpose(order)
-        board.meet()
+        buffer.barrier()
         return turn
 
     return piece, write, places

@@ -242,9 +242,9 @@ class _ShortStep:
     sums: int = 4
     """Bytes of an element of the sums of gradients over micro batches."""
 
-    def measured(self, hardware: Hardware, joins: bool = False, narrow: bool = False) -> _Measures:
+    def measured(self, hardware: Hardware, joins: bool = False, float8: bool = False) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
-        dealt = work.dealt(self.beside, prices_for(known).instructions, joins, narrow)
+        dealt = work.dealt(self.beside, prices_for(known).instructions, joins, float8)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))

@@ -45,14 +45,14 @@ def adding_seconds(elements: int, hardware: Hardware, sums: int) -> float:
     return float(operator_seconds(elements, elements * (2 + 2 * sums), hardware.device, "f32"))
 
 
-_NARROWED = 2 + 1 + 1
+_QUANTIZING = 2 + 1 + 1
 """Bytes that are moved to round an element of 16 bits to 8: read, written, and written turned, since products in 8 bits
 take both sides by rows. The largest of a tensor is found by what makes it."""
 
 
-def narrow_seconds(one: Compute, device: Device) -> float:
+def float8_seconds(one: Compute, device: Device) -> float:
     """Seconds of a product in 8 bits, whose operands of 16 bits are rounded before it."""
     elements = sum(register.local.elements for register in one.operands)
     written = sum(register.local.nbytes for register in one.results)
-    rounding = operator_seconds(0.0, float(_NARROWED * elements), device)
-    return float(rounding) + float(operator_seconds(flops(one), float(elements + written), device, "f8", "MatMul"))
+    quantizing = operator_seconds(0.0, float(_QUANTIZING * elements), device)
+    return float(quantizing) + float(operator_seconds(flops(one), float(elements + written), device, "f8", "MatMul"))

@@ -22,7 +22,7 @@ from autoshard.partition.verify_bundles import bundle_key
 from autoshard.redistribute.step import Step
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.micro_memory import micro_batch_peak, started_by
-from autoshard.truth.rates import narrow_seconds
+from autoshard.truth.rates import float8_seconds
 from autoshard.truth.stages import (
     ATTENTION,
     EACH,
@@ -130,13 +130,13 @@ class Work:
         stays = {register for one in self.early if once for register in one.results}
         return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays)
 
-    def dealt(self, program: Program, costs: Costs, joins: bool, narrow: bool = False) -> dict[StepSlot, SlotWork]:
+    def dealt(self, program: Program, costs: Costs, joins: bool, float8: bool = False) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
             joins: one kernel updates all parameters, and one buffer holds all gradients that are reduced.
-            narrow: products of layers are done in 8 bits.
+            float8: products of layers are done in 8 bits.
         """
         ledgers: dict[StepSlot, dict[str, float]] = {}
         kernels: dict[StepSlot, int] = {}
@@ -156,10 +156,10 @@ class Work:
                 seconds *= together[what] / (one.end - one.start)
             elif joined and starts and not one.communicates:
                 seconds -= costs.hardware.device.launch_seconds
-            elif narrow and slot.home == LAYERS and isinstance(what, Compute) and self._part(what) == PRODUCTS:
-                seconds = narrow_seconds(what, costs.hardware.device)
+            elif float8 and slot.home == LAYERS and isinstance(what, Compute) and self._part(what) == PRODUCTS:
+                seconds = float8_seconds(what, costs.hardware.device)
             elif isinstance(what, Compute):
-                seconds *= _evened(what)
+                seconds *= _balanced_share(what)
             if seconds:
                 name = self._part(what)
                 ledger[name] = ledger.get(name, 0.0) + seconds
@@ -206,12 +206,10 @@ def _starts(one: Instruction) -> bool:
     return not isinstance(one, Compute) or one.node.traffic is None or one.node.traffic.launches
 
 
-def _evened(one: Compute) -> float:
+def _balanced_share(one: Compute) -> float:
     """The mean work of ranks to the most. Parts of a plan's sequences lie in their order: causal attention works most
     on the last, and sees all or nothing of a block that comes in a ring. Megatron-core and PyTorch's context_parallel
     deal each rank a part from the front and one from the back, which see half of each block."""
-    if one.op.name.endswith("Turn") and one.attrs.get("causal"):
-        return 0.5
     return min(1.0, mean_flops(one) / flops(one)) if one.op.uneven else 1.0
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel import Hardware, Topology, bytes_moved, operator_seconds, seconds
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.fit import (
-    Slowing,
+    Slowdown,
     compare_device,
     compare_link,
     compare_programs,
@@ -154,7 +154,7 @@ def test_slowed_device_takes_as_many_times_as_long(measured):
     [(1.0, 1.0, 0.0, 0.0), (0.9, 1.0, 0.0, 0.0), (2.1, 1.3, 0.0, 4e-6), (4.2, 1.0, 6e-5, 0.0), (1.1, 2.0, 7e-6, 3e-6)],
 )
 def test_programs_slow_their_operators_and_collectives_down(computing, talking, each, packing):
-    true = Slowing(computing, talking, each, packing)
+    true = Slowdown(computing, talking, each, packing)
     samples = []
     for work, sent, count, packed in ((1e-3, 0, 0, 0), (2e-3, 4e-4, 5, 0), (9e-4, 3e-4, 9, 24), (3e-2, 9e-3, 17, 5)):
         bare = ProgramSample(f"{count}", work, sent, count, packed, 1.0)
@@ -163,7 +163,7 @@ def test_programs_slow_their_operators_and_collectives_down(computing, talking, 
     assert astuple(found) == pytest.approx(astuple(true), rel=1e-3, abs=1e-9)
     for one, row in zip(samples, compare_programs(found, samples), strict=True):
         assert (row.what, row.samples) == (one.name, 1) and row.worst_error < 1e-3
-    assert fit_programs([]) == Slowing()
+    assert fit_programs([]) == Slowdown()
 
 
 def test_programs_make_no_link_faster():

@@ -151,7 +151,7 @@ def test_other_attributes_shapes_and_types_have_tapes_of_their_own() -> None:
 def test_one_tensor_given_twice_says_nothing_of_two() -> None:
     """A counter compared with itself had left a tape by which any number was compared with itself."""
     kernels, op = kernels_of("torch"), lookup("Less")
-    kinds = [type_of(np.bool_(0)).dtype]
+    kinds = [type_of(np.zeros((), bool)).dtype]
     one, other = torch.tensor([3], dtype=torch.int16), torch.tensor([5], dtype=torch.int16)
     for _ in range(3):
         assert not bool(kernels.run(op, [one, one], {}, kinds)[0])

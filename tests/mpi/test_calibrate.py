@@ -42,8 +42,8 @@ def test_what_ranks_measure_can_be_fitted(found):
     link = fit_link("MPI", found.collectives, "a test")
     device = fit_device("host", found.operators, 2**34, "a test")
     here = Hardware("here", device, Topology(((None, link),)))
-    slowing = fit_programs(list(priced(PROGRAMS, found.programs, here)))
-    assert slowing.computing > 0 and slowing.talking >= 1 and slowing.each >= 0
+    slowdown = fit_programs(list(priced(PROGRAMS, found.programs, here)))
+    assert slowdown.computing > 0 and slowdown.talking >= 1 and slowdown.each >= 0
     for kind in KINDS:
         curve = link.curve(kind, RANKS)
         assert curve is not None and curve.seconds(2.0**20) > 0

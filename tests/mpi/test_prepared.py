@@ -1,4 +1,4 @@
-"""Collectives that are prepared give what those give that are told all each time, by messages and over a board."""
+"""Collectives that are prepared give what those give that are told all each time, by messages and shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=["messages", "a board", "a board, each a share"])
+@pytest.fixture(params=["messages", "a shared buffer", "a shared buffer, each a share"])
 def over(request, monkeypatch):
     """By what small arrays go in this test."""
     if request.param != "messages":

@@ -1,8 +1,8 @@
-"""A board: memory that all ranks of a group write to and read, where they run on one machine.
+"""A buffer that all ranks of a group write to and read, where they run on one machine.
 
-    board = board_of(mpi, 1 << 20)                  # by all ranks of the communicator together
-    first, second = board.places((4, 6), dtype)     # two arrays of a place for each rank
-    board.meet()
+    buffer = shared_buffer_of(mpi, 1 << 20)        # by all ranks of the communicator together
+    first, second = buffer.places((4, 6), dtype)  # two arrays of a place for each rank
+    buffer.barrier()
 
 Collectives take the two halves in turn: each rank writes its place, all meet, each reads. Whoever writes the first half
 again has met all others over the second one, so they have read what was there.
@@ -22,16 +22,16 @@ import numpy as np
 
 _NAME = "autoshard-{:x}"
 _PAGES = 1 << 16
-"""Bytes that a board's half has at least."""
+"""Bytes that a buffer's half has at least."""
 
 
-class Board:
+class SharedBuffer:
     """Two halves of `size` bytes, shared by the ranks of the communicator `mpi`."""
 
     def __init__(self, mpi: Any, memory: mmap.mmap, size: int) -> None:
         self.rank: int = mpi.Get_rank()
         self.ranks: int = mpi.Get_size()
-        self.meet: Callable[[], None] = mpi.Barrier
+        self.barrier: Callable[[], None] = mpi.Barrier
         """Returns when all ranks have come. MPI orders what it sends behind what was written before."""
         self.size, self._memory, self._turn = size, memory, 0
 
@@ -48,8 +48,8 @@ class Board:
         return first, second
 
 
-def board_of(mpi: Any, nbytes: int) -> Board | None:
-    """A board on which each rank of the communicator has `nbytes`; None if they have no memory in common.
+def shared_buffer_of(mpi: Any, nbytes: int) -> SharedBuffer | None:
+    """A shared buffer on which each rank of the communicator has `nbytes`; None if they have no memory in common.
 
     The memory has no name in any folder: nothing is left of it when the ranks end, however they do.
     """
@@ -70,7 +70,7 @@ def board_of(mpi: Any, nbytes: int) -> Board | None:
     mpi.Allgather(np.array([memory is not None], np.int64), are_all)
     if held is not None:
         os.close(held)
-    return Board(mpi, memory, size) if memory is not None and are_all.all() else None
+    return SharedBuffer(mpi, memory, size) if memory is not None and are_all.all() else None
 
 
 def _mapped(process: int, number: int, token: int, size: int) -> mmap.mmap | None:

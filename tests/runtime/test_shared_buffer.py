@@ -1,4 +1,4 @@
-"""Boards: memory that ranks of one machine share, and what happens where there is none."""
+"""Shared buffers: memory that ranks of one machine share, and what happens where there is none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from autoshard.runtime import board
-from autoshard.runtime.board import board_of
+from autoshard.runtime.shared_buffer import shared_buffer_of
 
 
 class Alone:
@@ -33,7 +32,7 @@ class Alone:
 
 
 def test_halves_are_apart_and_taken_in_turn():
-    found = board_of(Alone(), 4000)
+    found = shared_buffer_of(Alone(), 4000)
     assert found is not None
     first, second = found.places((10, 6), np.dtype(np.float32))
     first[...], second[...] = 1, 2
@@ -46,7 +45,7 @@ def test_what_others_map_is_the_same_memory():
     try:
         os.truncate(held, 2 << 16)
         told = [os.getpid(), held, 0x2A]
-        (one, _), (other, _) = (board_of(Alone(told), 400).places((4, 6), np.dtype(np.int32)) for _ in range(2))  # type: ignore[union-attr]
+        (one, _), (other, _) = (shared_buffer_of(Alone(told), 400).places((4, 6), np.dtype(np.int32)) for _ in range(2))  # type: ignore[union-attr]
         one[...] = 7
         assert (other == 7).all()
     finally:
@@ -57,18 +56,18 @@ def test_what_others_map_is_the_same_memory():
 def test_memory_of_another_name_is_not_taken(token):
     held = os.memfd_create("autoshard-2a")
     try:
-        assert board_of(Alone([os.getpid(), held, token]), 400) is None
+        assert shared_buffer_of(Alone([os.getpid(), held, token]), 400) is None
     finally:
         os.close(held)
 
 
 def test_a_process_that_is_not_here_has_no_board():
-    assert board_of(Alone([2**22 + 1, 3, 0x2A]), 400) is None
+    assert shared_buffer_of(Alone([2**22 + 1, 3, 0x2A]), 400) is None
 
 
-def test_without_shared_memory_there_is_no_board(monkeypatch):
+def test_without_shared_memory_there_is_no_buffer(monkeypatch):
     def refuse(_: str) -> int:
         raise OSError("no memory")
 
-    monkeypatch.setattr(board.os, "memfd_create", refuse)
-    assert board_of(Alone(), 400) is None
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert shared_buffer_of(Alone(), 400) is None
