@@ -95,6 +95,9 @@ def get(raw: jax.Array, index: Any) -> jax.Array:
 
 
 def set(raw: jax.Array, index: Any, part: jax.Array) -> jax.Array:
+    if is_whole(index, raw.shape):
+        # XLA makes a map of a scatter to all elements, which its simplifier (of jaxlib 0.10) cannot reverse: it aborts.
+        return jnp.broadcast_to(part, raw.shape).astype(raw.dtype)
     mask = _only_mask(index)
     if mask is None:
         return raw.at[index].set(part)
@@ -103,6 +106,17 @@ def set(raw: jax.Array, index: Any, part: jax.Array) -> jax.Array:
         first = raw.ndim - mask.ndim
     shape = (1,) * first + mask.shape + (1,) * (raw.ndim - first - mask.ndim)
     return jnp.where(jnp.reshape(mask, shape), part, raw) if part.ndim == 0 else raw.at[index].set(part)
+
+
+def is_whole(index: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an index takes all elements in their order."""
+    items = index if isinstance(index, tuple) else (index,)
+    slices = [one for one in items if one is not Ellipsis]
+    if any(not isinstance(one, slice) for one in slices) or len(slices) > len(shape):
+        return False
+    if len(slices) < len(items):  # an ellipsis: the slices are of other dims than they stand at
+        return all(one == slice(None) for one in slices)
+    return all(one.indices(size) == (0, size, 1) for one, size in zip(slices, shape, strict=False))
 
 
 def _only_mask(index: Any) -> tuple[int, Any] | None:

@@ -228,10 +228,23 @@ def _largest(own: Callable, to: Any) -> Callable:
     return lambda x, axis: to.space.max(x, axis, keepdims=True)
 
 
+def _nothing_beyond(own: Callable, to: Any) -> Callable:
+    """What a compiled program cannot refuse, as numbers are known in the run only, makes results that are none."""
+    check, space = to.function(own), to.space
+
+    def nothing_beyond(beyond: Any, *known: Any) -> Any:
+        if space.library.name == "jax" and isinstance(beyond, Array) and not beyond.is_known:
+            return space.where(beyond, space.asarray(np.float32(math.nan)), space.asarray(np.float32(0)))
+        return check(beyond, *known)
+
+    return nothing_beyond
+
+
 HELPERS: dict[str, Callable] = {
     "autoshard.ops.norm.dotted": _dotted,
     "autoshard.ops.norm.largest": _largest,
     **dict.fromkeys(("autoshard.ops.norm.summed", "autoshard.ops.reduce.summed"), _summed),
+    "autoshard.ops.experts.nothing_beyond": _nothing_beyond,
     "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),
     "autoshard.ops.random._key": _key,
     "autoshard.ops.hlo_scatter._Places": _places,

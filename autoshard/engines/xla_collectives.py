@@ -125,7 +125,9 @@ class XlaCollectives(MeshQueries):
                     taken[i] += size
                 here = slices(placed)
                 values = values.astype(kind)
-                block = block.at[here].set(combine(block[here], values) if adds else values)
+                values = combine(block[here], values) if adds else values
+                # A scatter to all elements is what XLA cannot always compile; see `jax_library.set`.
+                block = values if values.shape == block.shape else block.at[here].set(values)
             return block.astype(own.dtype)
 
         return self._apart(made, (x, *received))

@@ -161,8 +161,8 @@ def gate_products(x, rows, chosen, *, blocks, room, first=0):
     """
     experts = rows.shape[-3]
     products = np.matmul(_by_block(x, 1, blocks), np.swapaxes(_by_block(rows, experts, blocks), -1, -2))
-    hit = _rows_of(chosen, first, experts, blocks, room)
-    found = np.sum(np.where(hit, products[..., None, :], np.zeros((), products.dtype)), axis=(1, 5))
+    hit, beside = _rows_of(chosen, first, experts, blocks, room)
+    found = np.sum(np.where(hit, products[..., None, :], np.asarray(beside, products.dtype)), axis=(1, 5))
     return np.reshape(found, chosen.shape)
 
 
@@ -193,8 +193,9 @@ def _by_block(x: Any, experts: int, blocks: int) -> Any:
     return np.reshape(x, (count, experts, blocks, x.shape[-2] // blocks, x.shape[-1]))
 
 
-def _rows_of(chosen: Any, first: int, experts: int, blocks: int, room: int) -> Any:
-    """Whether a token's j-th choice is a row of an expert, as [sample, expert, block, token, j, row].
+def _rows_of(chosen: Any, first: int, experts: int, blocks: int, room: int) -> tuple[Any, Any]:
+    """Whether a token's j-th choice is a row of an expert, as [sample, expert, block, token, j, row]; and what stands
+    for a row that is not.
 
     Raises:
         ShapeError: more tokens of a block choose an expert than it has room for.
@@ -204,22 +205,32 @@ def _rows_of(chosen: Any, first: int, experts: int, blocks: int, room: int) -> A
     of = np.reshape(first + np.arange(experts), (1, experts, 1, 1))
     hit = np.reshape(chosen, (samples, 1, blocks, size)) == of
     if count == 1 and room == 1:  # a token's own row, also if it chooses an expert twice
-        return np.reshape(hit, (samples, experts, blocks, count, chosen.shape[-1], 1))
+        return np.reshape(hit, (samples, experts, blocks, count, chosen.shape[-1], 1)), 0.0
     position = np.add.accumulate(np.where(hit, 1, 0), axis=3) - 1
-    if np.any(hit & (position >= room)):
-        most = int(np.max(np.sum(hit, axis=3)))
+    beside = nothing_beyond(np.any(hit & (position >= room)), hit, room)
+    rows = np.reshape(np.arange(room), (1, 1, 1, 1, room))
+    found = hit[..., None] & (position[..., None] == rows)
+    return np.reshape(found, (samples, experts, blocks, count, chosen.shape[-1], room)), beside
+
+
+def nothing_beyond(beyond: Any, hit: Any, room: int) -> Any:
+    """What stands for a row that is of no token: 0.
+
+    Raises:
+        ShapeError: there is a token beyond the room of its expert.
+    """
+    if beyond:
+        most, size = int(np.max(np.sum(hit, axis=3))), hit.shape[3]
         raise ShapeError(
             f"tokens to experts: {most} of {size} choices in a block are of one expert, which has room for {room}; "
             "import the model with a larger capacity_factor (inf: room for all)"
         )
-    rows = np.reshape(np.arange(room), (1, 1, 1, 1, room))
-    found = hit[..., None] & (position[..., None] == rows)
-    return np.reshape(found, (samples, experts, blocks, count, chosen.shape[-1], room))
+    return 0.0
 
 
 def _weights(chosen: Any, gates: Any, first: int, experts: int, blocks: int, room: int) -> Any:
     """The gate with which a token goes to a row of an expert, as [sample, expert, block, row, token]."""
-    hit = _rows_of(chosen, first, experts, blocks, room)
+    hit, beside = _rows_of(chosen, first, experts, blocks, room)
     gates = np.reshape(gates, (hit.shape[0], 1, blocks, chosen.shape[-2] // blocks, chosen.shape[-1], 1))
-    found = np.sum(np.where(hit, gates, np.zeros((), gates.dtype)), axis=4)
+    found = np.sum(np.where(hit, gates, np.asarray(beside, gates.dtype)), axis=4)
     return np.swapaxes(found, -1, -2)

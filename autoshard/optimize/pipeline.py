@@ -124,6 +124,21 @@ def optimize(
     return program, tuple(savings)
 
 
+@gc_paused()
+def optimize_freely(
+    program: Program, hardware: Hardware, passes: Iterable[str] = DEFAULT, fixed: Collection[Node] = frozenset()
+) -> Program:
+    """The program after the passes wherever they save time, however much memory it takes.
+
+    Raises:
+        PlanError: there is no such pass.
+    """
+    costs = Costs(hardware)
+    for name in check_passes(passes):
+        program = PASSES[name](program, Setting(costs, fixed=fixed))
+    return program
+
+
 def check_passes(names: Iterable[str]) -> tuple[str, ...]:
     """The names.
 

@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import operator_seconds, program_seconds, redistribution_seconds, sending_seconds
 from autoshard.cost.prices import Prices, prices_for
-from autoshard.optimize import Saving, optimize
+from autoshard.optimize import Saving, optimize, optimize_freely
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
+from autoshard.ir.graph import Node
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
@@ -38,15 +39,31 @@ def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int
     """
     made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes), limit)
     if key not in made:
-        asked = {node for node, decision in plan.decisions.items() if decision.cause.kind == CONFIGURED}
-        made[key] = optimize(lower(plan), hardware, passes, limit=limit, fixed=asked)
+        made[key] = optimize(_lowered(plan), hardware, passes, limit=limit, fixed=_asked(plan))
     return made[key]
+
+
+def _lowered(plan: Plan) -> Program:
+    known = _MADE.setdefault(plan, {})
+    if () not in known:
+        known[()] = lower(plan), ()
+    return known[()][0]
+
+
+def _asked(plan: Plan) -> set[Node]:
+    return {node for node, decision in plan.decisions.items() if decision.cause.kind == CONFIGURED}
 
 
 def price_of(problem: Problem, plan: Plan) -> float:
     """Seconds of a step of the program that the plan leads to."""
     limit = problem.options.get(MEMORY)
     return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
+
+
+def _price_of_most(problem: Problem, plan: Plan) -> float:
+    """The same where passes may take all memory that they like: which of their places fit takes longest to find."""
+    program = optimize_freely(_lowered(plan), problem.hardware, problem.passes, fixed=_asked(plan))
+    return program_seconds(program, problem.hardware)
 
 
 def retold(plan: Plan, **words: Any) -> Plan:
@@ -86,6 +103,8 @@ def cheapest(
             continue
         known.add(what)
         if keeps is not None and not keeps(plan):
+            continue
+        if _price_of_most(problem, plan) >= least:
             continue
         price = price_of(problem, plan)
         if price < least * (1 - EQUAL):

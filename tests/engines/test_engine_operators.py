@@ -15,6 +15,7 @@ from autoshard.engines.kernels import Kernels, kernels_of
 from autoshard.ir.text import body
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
+from autoshard.util.errors import ShapeError
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
 
@@ -32,11 +33,6 @@ def _samples(kernels: Kernels) -> list[tuple[Sample, list[np.ndarray]]]:
     """All samples of operators that the engine runs."""
     known = [one for one in SAMPLES if kernels.lacking(one.op, one.attributes) is None]
     return [(one, one.arrays(np.random.default_rng(1))) for one in known]
-
-
-def _first(samples: list[tuple[Sample, list[np.ndarray]]]) -> list[tuple[Sample, list[np.ndarray]]]:
-    """Of each operator the first one: to compile takes long."""
-    return list({one.op.name: (one, arrays) for one, arrays in reversed(samples)}.values())
 
 
 def _assert_same(sample: Sample, got: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> None:
@@ -86,14 +82,14 @@ def _ran_on_torch(kernels: Kernels, sample: Sample, arrays: Sequence[np.ndarray]
 def test_operators_in_compiled_programs() -> None:
     jax = pytest.importorskip("jax")
     kernels = kernels_of("xla")
-    samples = _first(_samples(kernels))
+    samples = _samples(kernels)
     for group in _groups(samples, GROUP):
         with jax.enable_x64(True):
             step = jax.jit(_all(kernels, group), compiler_options={"xla_backend_optimization_level": "0"})
             made = step([arrays for _, arrays in group])
         for (sample, arrays), got in zip(group, made, strict=True):
             _assert_same(sample, [np.asarray(one) for one in got], arrays)
-    assert len(samples) > 260
+    assert len(samples) > 430
 
 
 def _all(kernels: Kernels, group: Sequence[tuple[Sample, list[np.ndarray]]]) -> Callable:
@@ -124,6 +120,39 @@ def test_a_pad_that_is_cut_away_still_reads_its_operand() -> None:
         op, operands = lookup(name), [one, np.float32(7)][: 2 if name == "HloPad" else 1]
         made = jax.make_jaxpr(lambda *raws, op=op, attrs=attrs: kernels.run(op, raws, attrs, [dtype("f32")]))(*operands)
         assert any(made.jaxpr.invars[0] in equation.invars for equation in made.jaxpr.eqns), name
+
+
+@pytest.mark.jax
+def test_a_token_beyond_the_room_of_its_expert() -> None:
+    """What numpy refuses a compiled program cannot: its results are no numbers, none that would pass for right."""
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(3)
+    tokens, gates = rng.normal(size=(6, 5)).astype(np.float32), rng.random((6, 2)).astype(np.float32)
+    fits, beyond = np.array([[0, 1], [1, 2], [2, 0]] * 2, np.int32), np.full((6, 2), 1, np.int32)
+    attrs = {"experts": 3, "blocks": 1, "room": 4, "first": 0}
+    op, kernels = lookup("DispatchTokens"), kernels_of("xla")
+    jitted = jax.jit(lambda *raws: kernels.run(op, raws, attrs, [dtype("f32")])[0])
+
+    def run(*raws: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(jitted(*raws))
+
+    np.testing.assert_allclose(run(tokens, fits, gates), op.evaluate((tokens, fits, gates), attrs)[0], rtol=1e-6)
+    with pytest.raises(ShapeError, match="has room for 4"):
+        op.evaluate((tokens, beyond, gates), attrs)
+    assert np.isnan(run(tokens, beyond, gates)).any()
+
+
+@pytest.mark.jax
+def test_what_is_written_whole_and_reversed_compiles() -> None:
+    """XLA aborts where a scatter to all elements is reversed."""
+    jax = pytest.importorskip("jax")
+    (sample,) = [one for one in SAMPLES if one.op.name == "SelectAndScatter"][:1]
+    kernels, arrays = kernels_of("xla"), sample.arrays(np.random.default_rng(1))
+    attrs = {**sample.attributes, "padding": ((0, 0), (0, 0), (1, 1))}
+    arrays[1] = np.ones((8, 24, 5), np.float32)
+    run = jax.jit(lambda *raws: kernels.run(sample.op, raws, attrs, [dtype("f32")])[0][::-1])
+    np.testing.assert_allclose(run(*arrays), sample.op.evaluate(arrays, attrs)[0][::-1], rtol=1e-6)
 
 
 SCALAR = """\
