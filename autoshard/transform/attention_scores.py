@@ -17,6 +17,8 @@ from autoshard.transform.elements import ConstantElements
 
 HIDDEN = -1e4
 """Scores that are this or less count as hidden: exp of it is 0 beside any score that can be seen."""
+MOST_GATED = 1 << 26
+"""Elements of a gate up to which it is looked whether all that it makes zero is hidden."""
 _PASSED = ("Cast", "Convert", "Identity", "Transpose", "Reshape", "ExpandDims", "Squeeze")
 _PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
 _SPREAD = ("BroadcastInDim", "BroadcastTo", "Reshape", "ExpandDims", "Transpose", "StopGradient", "Cast", "Convert")
@@ -36,7 +38,10 @@ class ScoreMask:
 
 @dataclass(frozen=True)
 class ScoreSteps:
-    """Scores as they are built up: their dims, and what was done with products of queries and keys."""
+    """Scores as they are built up: their dims, and what was done with products of queries and keys.
+
+    `gate` is a constant of ones and zeros that they were multiplied by, which what is added next has to hide.
+    """
 
     dims: Dims
     scale: float = 1.0
@@ -45,7 +50,7 @@ class ScoreSteps:
     masks: tuple[ScoreMask, ...] = ()
     sink: ScoreMask | None = None
     key: DimAtom | None = None
-    cut: bool = False
+    gate: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class ScoreChains:
             if scores is None:
                 return None
         key = leaves_of(scores.dims[chain.softmax_axis])
-        if len(key) != 1 or (scores.sink is not None and scores.key is not key[0]):
+        if len(key) != 1 or scores.gate is not None or (scores.sink is not None and scores.key is not key[0]):
             return None
         weights, whole = replace(scores, key=key[0]), scores.sink is None
         for node, _ in chain.after:
@@ -222,6 +227,8 @@ class ScoreChains:
 
     def step(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:
         """What a node makes of scores that are its operand i."""
+        if scores.gate is not None:
+            return self.hidden(scores, scores.gate, node, i)
         made = moved(scores.dims, node) if node.op.name in _PASSED else None
         if made is not None:
             return replace(scores, dims=made)
@@ -230,8 +237,10 @@ class ScoreChains:
             return _scaled(scores, factor)
         if node.op.name == "Tanh":
             return replace(scores, stage="cap") if scores.stage == "scale" else None
-        if self.shifted(node) is not None:
+        if self.shifted(node) is not None or self.is_floor(node, i):
             return scores
+        if node.op.name == "Mul" and self.elements.is_constant(node.operands[1 - i]):
+            return replace(scores, gate=node.operands[1 - i])
         if node.op.name in ("Concat", "Concatenate"):
             return self.with_sink(scores, node, i)
         mask = self.mask(node, i, scores.dims)
@@ -240,6 +249,22 @@ class ScoreChains:
         if scores.stage == "cap":
             scores = replace(scores, softcap=1.0)
         return replace(scores, stage="mask", masks=(*scores.masks, mask))
+
+    def is_floor(self, node: Node, i: int) -> bool:
+        """Whether a node only lifts hidden scores to the least that can be."""
+        least = self.elements.number(node.operands[1 - i]) if node.op.name == "Maximum" else None
+        return least is not None and least <= HIDDEN
+
+    def hidden(self, scores: ScoreSteps, gate: Value, node: Node, i: int) -> ScoreSteps | None:
+        """Scores after what is added behind a gate, if it hides all that the gate has made zero."""
+        added = node.operands[1 - i] if node.op.name in ("Add", "Sub") and (i == 0 or node.op.name == "Add") else None
+        if added is None or not self.elements.is_constant(added) or gate.type.elements > MOST_GATED:
+            return None
+        held, more = (self.elements.whole(one, node.results[0].type.rank) for one in (gate, added))
+        more = -more if node.op.name == "Sub" else more
+        if not ((held == 1) | ((held == 0) & (more <= HIDDEN))).all():
+            return None
+        return self.step(replace(scores, gate=None), node, i)
 
     def factor(self, node: Node, i: int) -> float | None:
         """The number that a node multiplies its operand i by."""
@@ -326,7 +351,7 @@ def _ways(node: Node) -> Iterator[int]:
     name = node.op.name
     if name in (*_PASSED, "ScalarMul", "Tanh", "MaskedFill", "Div", "RealDiv", "Sub", "Concat", "Concatenate"):
         yield 0
-    elif name in ("Add", "Mul"):
+    elif name in ("Add", "Mul", "Maximum"):
         yield from (0, 1)
     elif name == "Select":
         yield from (1, 2)

@@ -49,6 +49,11 @@ class ConstantElements:
         assert read is not None
         return read(self, node, index)
 
+    def whole(self, value: Value, rank: int) -> np.ndarray:
+        """All elements of a constant, with so many dims: those that broadcasting puts in front have size 1."""
+        found = np.broadcast_to(self.at(value, tuple(np.ix_(*map(np.arange, value.type.shape)))), value.type.shape)
+        return found.reshape((1,) * (rank - found.ndim) + found.shape)
+
     def number(self, value: Value) -> float | None:
         """What all elements of a constant are, as far as broadcasts of one element tell; None if they may differ."""
         while value.type.shape and any(size > 1 for size in value.type.shape):

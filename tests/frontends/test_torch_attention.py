@@ -80,6 +80,7 @@ class Biased(torch.nn.Module):
         return torch.softmax(scores, -1)[..., :-1] @ repeated(v)
 
 
+SEEN = torch.ones(QUERIES, QUERIES).tril()
 PADDED = torch.arange(QUERIES) < torch.tensor([4, 10, 7, 9])[:, None]
 ONE: dict[str, Callable] = {
     "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v)),
@@ -107,6 +108,11 @@ ONE: dict[str, Callable] = {
         lambda scores: scores + torch.linspace(0.1, 0.9, HEADS)[:, None, None] * torch.arange(QUERIES)
     ),
     "window by hand": changed(lambda scores: scores.masked_fill(later(QUERIES, QUERIES).T.tril(-3), -1e30)),
+    "gate (GPT)": changed(lambda scores: scores * SEEN + -1e4 * (1 - SEEN)),
+    "gate, taken from": changed(lambda scores: scores * SEEN - 1e10 * (1 - SEEN)),
+    "lifted (XGLM)": changed(
+        lambda scores: torch.max(scores + later(QUERIES, QUERIES) * -3e38, torch.tensor(torch.finfo(torch.float32).min))
+    ),
     "batched": batched,
     "einsum": einsum,
     "learned bias": Biased(sinks=False),
@@ -118,6 +124,10 @@ APART: dict[str, Callable] = {
     "mask, then scale": lambda q, k, v: (
         torch.softmax(0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)
     ),
+    "gate of halves": changed(lambda scores: scores * (SEEN + 0.5 * (1 - SEEN)) - 1e10 * (1 - SEEN)),
+    "gate that hides too little": changed(lambda scores: scores * SEEN + -1e4 * (1 - SEEN.tril(-1))[:, :1]),
+    "gate alone": changed(lambda scores: scores * SEEN),
+    "lifted to what is seen": changed(lambda scores: torch.max(scores, torch.tensor(-0.1))),
     "weights read twice": lambda q, k, v: (
         lambda weights: weights @ repeated(v) + weights.sum(-1, keepdim=True)
     )(torch.softmax(q @ repeated(k).transpose(-1, -2), -1)),
