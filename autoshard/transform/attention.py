@@ -32,6 +32,7 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay:
     annotated ones.
     """
+    graph = with_nodes(graph, live_nodes(graph.nodes, graph.outputs))
     copied, before = with_copies(graph, keep)
     nodes = _AttentionJoiner(copied, keep).run()
     if nodes == copied.nodes:
@@ -153,11 +154,10 @@ class _FoundAttention:
         """The dim of queries: the last one before the keys that only queries have."""
         alone = {self.atoms[one] for one in self.first[own] if one not in self.first[other]}
         free = {leaf for atom in alone for leaf in atom.leaves()}
-        for i in reversed([i for i in range(len(scores.dims)) if i != axis]):
-            leaves = leaves_of(scores.dims[i])
-            if len(leaves) == 1 and leaves[0] in free and leaves[0].size > 1:
-                return leaves[0]
-        return None
+        dims = (leaves_of(scores.dims[i]) for i in reversed(range(len(scores.dims))) if i != axis)
+        found = [leaves[0] for leaves in dims if len(leaves) == 1 and leaves[0] in free]
+        # Of a single query, as of one that pools, the dim has size 1.
+        return next((leaf for leaf in found if leaf.size > 1), found[0] if found else None)
 
     def values(self, weights: Dims, key: DimAtom) -> tuple[Dims, DimAtom, Dims] | None:
         """The dims of values, their width, and the dims of the result of the second product."""
@@ -295,6 +295,8 @@ class _AttentionWriter:
         if any(leaf not in order for dim in own for leaf in dim):
             return None
         value = self.turned(spread.value, tuple(own), order)
+        if mask.kind in ("add", "less") and mask.factor != 1.0:
+            value = self.add("ScalarMul", (value,), {"factor": mask.factor})
         turned = {"hidden": "LogicalNot", "less": "Neg"}.get(mask.kind)
         return value if turned is None else self.add(turned, (value,), {})
 

@@ -28,12 +28,13 @@ Steps = tuple[tuple[Node, int], ...]
 
 @dataclass(frozen=True)
 class ScoreMask:
-    """What is done to scores: `value` with dims `dims` is added to them ("add") or taken from them ("less"), or hides
-    them where it is False ("seen") or True ("hidden")."""
+    """What is done to scores: `value` with dims `dims`, times `factor`, is added to them ("add") or taken from them
+    ("less"), or hides them where it is False ("seen") or True ("hidden")."""
 
     value: Value
     dims: Dims
     kind: str
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class ScoreChains:
             return _scaled(scores, factor)
         if node.op.name == "Tanh":
             return replace(scores, stage="cap") if scores.stage == "scale" else None
-        if self.shifted(node) is not None or self.is_floor(node, i):
+        if self.shifted(node) is not None or self.is_floor(node, i) or _adds_nothing(node):
             return scores
         if node.op.name == "Mul" and self.elements.is_constant(node.operands[1 - i]):
             return replace(scores, gate=node.operands[1 - i])
@@ -312,12 +313,19 @@ class ScoreChains:
         return tuple(shape) == sizes and not any(starts)
 
 
+def _adds_nothing(node: Node) -> bool:
+    return node.op.name == "ScalarAdd" and node.attrs["addend"] == 0
+
+
 def _scaled(scores: ScoreSteps, factor: float) -> ScoreSteps | None:
     if scores.stage == "cap":
         return replace(scores, scale=scores.scale * factor, softcap=factor, stage="capped") if factor > 0 else None
     if scores.stage == "scale":
         return replace(scores, scale=scores.scale * factor)
-    return scores if factor == 1.0 else None
+    if scores.sink is not None or scores.softcap or factor <= 0:
+        return scores if factor == 1.0 else None
+    masks = tuple(replace(one, factor=one.factor * factor) for one in scores.masks)
+    return replace(scores, scale=scores.scale * factor, masks=masks)
 
 
 def _size(dim: Dim) -> int:
@@ -349,7 +357,18 @@ def _stands(dims: Sequence[int | None] | None, node: Node, axis: int) -> bool:
 def _ways(node: Node) -> Iterator[int]:
     """The operands by which scores may have come to a node."""
     name = node.op.name
-    if name in (*_PASSED, "ScalarMul", "Tanh", "MaskedFill", "Div", "RealDiv", "Sub", "Concat", "Concatenate"):
+    if name in (
+        *_PASSED,
+        "ScalarMul",
+        "ScalarAdd",
+        "Tanh",
+        "MaskedFill",
+        "Div",
+        "RealDiv",
+        "Sub",
+        "Concat",
+        "Concatenate",
+    ):
         yield 0
     elif name in ("Add", "Mul", "Maximum"):
         yield from (0, 1)

@@ -91,6 +91,7 @@ FORMS: dict[str, Callable] = {
         q, repeated(k), repeated(v), mask=linen.make_causal_mask(jnp.ones((BATCH, LENGTH)))
     ),
     "nnx": lambda p, q, k, v: nnx.dot_product_attention(q, repeated(k), repeated(v)),
+    "scaled behind the mask": lambda p, q, k, v: by_hand(q, k, v, lambda scores: (scores + p["bias"]) * 0.5),
 }
 APART: dict[str, Callable] = {
     "over queries": lambda p, q, k, v: jnp.einsum(
@@ -99,7 +100,9 @@ APART: dict[str, Callable] = {
     "no softmax": lambda p, q, k, v: jnp.einsum(
         "bhqk,bkhd->bqhd", jax.nn.relu(jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k))), repeated(v)
     ),
-    "scaled behind the mask": lambda p, q, k, v: by_hand(q, k, v, lambda scores: (scores + p["bias"]) * 0.5),
+    "scaled below zero behind the mask": lambda p, q, k, v: by_hand(
+        q, k, v, lambda scores: (scores + p["bias"]) * -0.5
+    ),
 }
 
 

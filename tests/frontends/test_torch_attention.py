@@ -113,6 +113,15 @@ ONE: dict[str, Callable] = {
     "lifted (XGLM)": changed(
         lambda scores: torch.max(scores + later(QUERIES, QUERIES) * -3e38, torch.tensor(torch.finfo(torch.float32).min))
     ),
+    "mask, then scale": lambda q, k, v: (
+        torch.softmax(0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)
+    ),
+    "mask, then scales (XLNet)": lambda q, k, v: (
+        torch.softmax((q @ repeated(k).transpose(-1, -2) - SEEN.flip(0) + 0) * 0.5 / 0.8, -1) @ repeated(v)
+    ),
+    "one query that pools": lambda q, k, v: (
+        torch.softmax(q[:, :, :1] @ repeated(k).transpose(-1, -2) * 0.4, -1) @ repeated(v)
+    ),
     "batched": batched,
     "einsum": einsum,
     "learned bias": Biased(sinks=False),
@@ -121,8 +130,8 @@ ONE: dict[str, Callable] = {
 }
 APART: dict[str, Callable] = {
     "over queries": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2), -2) @ repeated(v),
-    "mask, then scale": lambda q, k, v: (
-        torch.softmax(0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)
+    "scale below zero behind a mask": lambda q, k, v: (
+        torch.softmax(-0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)
     ),
     "gate of halves": changed(lambda scores: scores * (SEEN + 0.5 * (1 - SEEN)) - 1e10 * (1 - SEEN)),
     "gate that hides too little": changed(lambda scores: scores * SEEN + -1e4 * (1 - SEEN.tril(-1))[:, :1]),
