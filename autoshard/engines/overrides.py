@@ -240,11 +240,31 @@ def _nothing_beyond(own: Callable, to: Any) -> Callable:
     return nothing_beyond
 
 
+ROUNDED = 16
+"""Units in the last place of the largest element by which a number that XLA works out anew may differ."""
+
+
+def _attaining(own: Callable, to: Any) -> Callable:
+    """XLA works out in each kernel anew what several use, rounded there as it likes: no element may equal the extreme
+    that another kernel found, and then its gradient would be lost."""
+    space = to.space
+
+    def attaining(x: Array, extreme: Any, axes: tuple[int, ...]) -> Any:
+        if x.dtype.kind != "f" or x.itemsize < 4:
+            return x == extreme
+        sizes = space.where(space.isfinite(x), space.abs(x), np.zeros((), x.dtype))
+        near = ROUNDED * np.finfo(x.dtype).eps * space.max(sizes, axes, keepdims=True)
+        return (x == extreme) | (space.abs(x - extreme) <= near)
+
+    return attaining if space.library.name == "jax" else to.function(own)
+
+
 HELPERS: dict[str, Callable] = {
     "autoshard.ops.norm.dotted": _dotted,
     "autoshard.ops.norm.largest": _largest,
     **dict.fromkeys(("autoshard.ops.norm.summed", "autoshard.ops.reduce.summed"), _summed),
     "autoshard.ops.experts.nothing_beyond": _nothing_beyond,
+    "autoshard.ops.reduce.attaining": _attaining,
     "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),
     "autoshard.ops.random._key": _key,
     "autoshard.ops.hlo_scatter._Places": _places,

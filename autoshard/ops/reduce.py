@@ -212,9 +212,14 @@ def extreme_grad(g, x, *, axis=(), keep_dims=False, largest=True):
     copy whose terms were summed in another order, so that no element equals it.
     """
     axes = _axes(axis, x.ndim, "ExtremeGrad")
-    equal = x == (np.max if largest else np.min)(x, axes, keepdims=True)
+    equal = attaining(x, (np.max if largest else np.min)(x, axes, keepdims=True), axes)
     ties = np.count_nonzero(equal, axes, keepdims=True).astype(g.dtype)
     return np.where(equal, _beside(g, x.ndim, axis, keep_dims) / ties, g.dtype.type(0))
+
+
+def attaining(x: Any, extreme: Any, axes: tuple[int, ...]) -> Any:
+    """Where x equals its extreme along these axes."""
+    return x == extreme
 
 
 @extreme_grad.decompose
@@ -241,8 +246,9 @@ def count_equal(x, y, *, axis=(), keep_dims=False, valid=()):
 
     Only the first `valid[dim]` elements along each dim count (none given: all).
     """
-    equal = x == _beside(y, x.ndim, axis, keep_dims)
-    return np.count_nonzero(equal[tuple(map(slice, valid))], _axes(axis, x.ndim, "CountEqual"), keepdims=keep_dims)
+    axes = _axes(axis, x.ndim, "CountEqual")
+    equal = attaining(x, _beside(y, x.ndim, axis, keep_dims), axes)
+    return np.count_nonzero(equal[tuple(map(slice, valid))], axes, keepdims=keep_dims)
 
 
 @count_equal.localize
@@ -265,7 +271,8 @@ def _extreme_share_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any,
 def extreme_share(g, y, ties, x, *, axis=(), keep_dims=False):
     """g / ties where x equals y, else 0."""
     share, extreme = (_beside(one, x.ndim, axis, keep_dims) for one in (g / ties, y))
-    return np.where(x == extreme, share, share.dtype.type(0))
+    equal = attaining(x, extreme, _axes(axis, x.ndim, "ExtremeShare"))
+    return np.where(equal, share, share.dtype.type(0))
 
 
 # -- products

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import operator_seconds, program_seconds, redistribution_seconds, sending_seconds
 from autoshard.cost.prices import Prices, prices_for
+from autoshard.ir.graph import Node
 from autoshard.optimize import Saving, optimize, optimize_freely
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
-from autoshard.ir.graph import Node
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem

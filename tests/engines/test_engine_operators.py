@@ -15,7 +15,9 @@ from autoshard.engines.kernels import Kernels, kernels_of
 from autoshard.ir.text import body
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
+from autoshard.trace.evaluate import evaluate
 from autoshard.util.errors import ShapeError
+from tests.oracle.grown import grown
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
 
@@ -176,3 +178,24 @@ def test_functions_of_numbers_inside_of_operators(engine: str) -> None:
     (made,) = kernels.run(op, raws, {"body": function, "dtype": "f32"}, [dtype("f32")])
     np.testing.assert_allclose(np.asarray(made), np.where(one < two, one * 2, two))
     assert kernels.lacking(op, {"body": Body("", "one of its own")}) == "there is no text of a function inside of it"
+
+
+@pytest.mark.jax
+def test_the_gradient_of_an_extreme_is_not_lost() -> None:
+    """XLA works normalized rows out anew, and with other roundings, where they are compared with their least: in this
+    program none was equal to it."""
+    jax = pytest.importorskip("jax")
+    made, kernels = grown(np.random.default_rng([40171, 57]), uneven=True, gradient=True), kernels_of("xla")
+    assert "ExtremeGrad" in [node.op.name for node in made.graph.nodes]
+
+    def whole(feeds: list) -> list:
+        held = dict(zip(made.graph.inputs, feeds, strict=True))
+        for node in made.graph.nodes:
+            operands, kinds = [held[one] for one in node.operands], [of.dtype for of in node.result_types]
+            held.update(zip(node.results, kernels.run(node.op, operands, node.attrs, kinds), strict=True))
+        return [held[one] for one in made.graph.outputs]
+
+    with jax.enable_x64(True):
+        found = [np.asarray(one) for one in jax.jit(whole)(list(made.feeds))]
+    for one, other in zip(found, evaluate(made.graph, made.feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
