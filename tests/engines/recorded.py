@@ -60,11 +60,10 @@ def _of(one: Instruction, rank: int, everyone: tuple[int, ...]) -> Iterator[Done
         yield from ((one.kind, group, math.prod(operand.local.shape)) for operand in one.operands)
     elif isinstance(one, Collective) and one.step.communicates:
         by_group = one.step.kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-        yield (
-            one.step.kind if by_group else "permute",
-            _members(one, rank) if by_group else everyone,
-            _elements(one),
-        )
+        if by_group:
+            yield one.step.kind, _members(one, rank), _elements(one)
+        elif one.step.messages:  # where each rank keeps what it has, nothing is sent
+            yield "permute", everyone, _elements(one)
 
 
 def _members(one: Collective | ManualCollective, rank: int) -> tuple[int, ...]:
