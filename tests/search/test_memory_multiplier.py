@@ -170,3 +170,16 @@ def test_what_a_device_has_is_kept_to_where_it_can_be():
     assert {node: tight.strategy(node) for node in tight.graph.nodes} == {
         node: limited.strategy(node) for node in limited.graph.nodes
     }
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_where_a_named_plan_is_one_of_another_graph() -> None:
+    """Of latent attention the sums of a megatron plan are added in another order: its operators are others, too."""
+    pytest.importorskip("torch")
+    from benchmarks.model_zoo import ZOO
+
+    model = ZOO["deepseek-v3"]()
+    peak = plan(model, mesh=MESH, hardware=HARDWARE).cost.peak_memory_bytes
+    with pytest.raises(MemoryLimitError, match="over the memory limit"):
+        plan(model, mesh=MESH, hardware=HARDWARE, memory=peak // 2)

@@ -217,10 +217,13 @@ class _Combination:
         return plan
 
     def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
-        """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph."""
+        """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph, or is
+        one of another: in which sums are added in another order, or weights gathered again."""
         try:
             plan = self.named(name)
         except PlanError:
+            return
+        if plan.graph is not self.graph:
             return
         fixed = self.problem.configured
         yield {node: fixed.get(node) or plan.strategy(node) for node in self.graph.nodes}
