@@ -48,6 +48,7 @@ from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError
+from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def plan(
     return replace(found, statistics=statistics)
 
 
+@gc_paused()
 def plan_traced(
     traced: Traced,
     mesh: Mesh,

@@ -102,9 +102,7 @@ def cheapest(
         if what in known:
             continue
         known.add(what)
-        if keeps is not None and not keeps(plan):
-            continue
-        if _price_of_most(problem, plan) >= least:
+        if _price_of_most(problem, plan) >= least or (keeps is not None and not keeps(plan)):
             continue
         price = price_of(problem, plan)
         if price < least * (1 - EQUAL):
