@@ -179,7 +179,5 @@ def test_where_a_named_plan_is_one_of_another_graph() -> None:
     pytest.importorskip("torch")
     from benchmarks.model_zoo import ZOO
 
-    model = ZOO["deepseek-v3"]()
-    peak = plan(model, mesh=MESH, hardware=HARDWARE).cost.peak_memory_bytes
     with pytest.raises(MemoryLimitError, match="over the memory limit"):
-        plan(model, mesh=MESH, hardware=HARDWARE, memory=peak // 2)
+        plan(ZOO["deepseek-v3"](), mesh=MESH, hardware=HARDWARE, memory="80 MB")
