@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.core.tensortype import TOKEN, DType
 from autoshard.engines.namespace import Namespace
 from autoshard.engines.numpy_library import Known
-from autoshard.engines.overrides import HELPERS, override
+from autoshard.engines.overrides import helpers, override
 from autoshard.engines.retarget import Retarget, unsaid
 from autoshard.engines.scipy_names import modules, of_jax, of_torch
 from autoshard.engines.tape import Tape, Tapes, told_apart
@@ -52,7 +52,7 @@ class Kernels:
     def __init__(self, engine: str, library: Any, functions: Mapping[str, Mapping[str, Callable]]) -> None:
         self.engine, self.library = engine, library
         self.space = Namespace(Known(library))
-        self._retarget = Retarget(self.space, modules(self.space, functions), HELPERS)
+        self._retarget = Retarget(self.space, modules(self.space, functions), helpers(library.name))
         self._meanings: dict[str, Callable] = {}
         self._tapes = Tapes(self.space.library.noting, library.owns)
 

@@ -233,7 +233,7 @@ def _nothing_beyond(own: Callable, to: Any) -> Callable:
     check, space = to.function(own), to.space
 
     def nothing_beyond(beyond: Any, *known: Any) -> Any:
-        if space.library.name == "jax" and isinstance(beyond, Array) and not beyond.is_known:
+        if isinstance(beyond, Array) and not beyond.is_known:
             return space.where(beyond, space.asarray(np.float32(math.nan)), space.asarray(np.float32(0)))
         return check(beyond, *known)
 
@@ -256,21 +256,31 @@ def _attaining(own: Callable, to: Any) -> Callable:
         near = ROUNDED * np.finfo(x.dtype).eps * space.max(sizes, axes, keepdims=True)
         return (x == extreme) | (space.abs(x - extreme) <= near)
 
-    return attaining if space.library.name == "jax" else to.function(own)
+    return attaining
 
 
 HELPERS: dict[str, Callable] = {
     "autoshard.ops.norm.dotted": _dotted,
     "autoshard.ops.norm.largest": _largest,
     **dict.fromkeys(("autoshard.ops.norm.summed", "autoshard.ops.reduce.summed"), _summed),
-    "autoshard.ops.experts.nothing_beyond": _nothing_beyond,
-    "autoshard.ops.reduce.attaining": _attaining,
     "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),
     "autoshard.ops.random._key": _key,
     "autoshard.ops.hlo_scatter._Places": _places,
     "autoshard.ops.hlo_scatter._combined": _combined,
 }
 """By the full name of a function that operators call: `function(own, retarget)` makes the other."""
+HELPERS_OF_LIBRARY: dict[str, dict[str, Callable]] = {
+    "jax": {
+        "autoshard.ops.experts.nothing_beyond": _nothing_beyond,
+        "autoshard.ops.reduce.attaining": _attaining,
+    },
+}
+"""The same where one library alone needs it."""
+
+
+def helpers(library: str) -> dict[str, Callable]:
+    """What stands for functions that operators call, on a library's arrays."""
+    return HELPERS | HELPERS_OF_LIBRARY.get(library, {})
 
 
 def override(name: str, space: Any) -> Callable | None:
@@ -279,4 +289,4 @@ def override(name: str, space: Any) -> Callable | None:
     return None if found is None else partial(found, space)
 
 
-__all__ = ["HELPERS", "OF_LIBRARY", "OPERATORS", "override"]
+__all__ = ["OF_LIBRARY", "OPERATORS", "helpers", "override"]

@@ -128,7 +128,7 @@ def optimize(
 def optimize_freely(
     program: Program, hardware: Hardware, passes: Iterable[str] = DEFAULT, fixed: Collection[Node] = frozenset()
 ) -> Program:
-    """The program after the passes wherever they save time, however much memory it takes.
+    """The program that `optimize` made if memory had no end, without measuring what each pass saves: that takes longer.
 
     Raises:
         PlanError: there is no such pass.

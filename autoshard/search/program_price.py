@@ -26,7 +26,8 @@ from costmodel import Hardware
 
 Made = tuple[Program, tuple[Saving, ...]]
 _MADE: WeakKeyDictionary[Plan, dict[tuple, Made]] = WeakKeyDictionary()
-"""Programs of plans, as long as somebody holds the plan: who searches, prices and then runs lowers once."""
+"""Programs of plans, as long as somebody holds the plan: who searches, prices and then runs lowers once. Under () it is
+the program before all passes."""
 
 
 def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int | None = None) -> Made:
@@ -60,7 +61,7 @@ def price_of(problem: Problem, plan: Plan) -> float:
     return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
 
 
-def _price_of_most(problem: Problem, plan: Plan) -> float:
+def _unlimited_price(problem: Problem, plan: Plan) -> float:
     """The same where passes may take all memory that they like: which of their places fit takes longest to find."""
     program = optimize_freely(_lowered(plan), problem.hardware, problem.passes, fixed=_asked(plan))
     return program_seconds(program, problem.hardware)
@@ -102,7 +103,7 @@ def cheapest(
         if what in known:
             continue
         known.add(what)
-        if _price_of_most(problem, plan) >= least or (keeps is not None and not keeps(plan)):
+        if _unlimited_price(problem, plan) >= least or (keeps is not None and not keeps(plan)):
             continue
         price = price_of(problem, plan)
         if price < least * (1 - EQUAL):

@@ -20,9 +20,8 @@ from autoshard.util.errors import ShapeError
 from tests.oracle.grown import grown
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
+from tests.oracle.undetermined import SIGNED
 
-UNIQUE_UP_TO_SIGN = ("Svd", "SelfAdjointEig", "SingularValues")
-"""Decompositions whose vectors may have either sign: compared by their size."""
 GROUP = 24
 """Operators that one compiled program computes: a compilation costs most of it."""
 
@@ -45,7 +44,7 @@ def _assert_same(sample: Sample, got: Sequence[np.ndarray], arrays: Sequence[np.
             continue
         kind = np.complex128 if want.dtype.kind == "c" else np.float64
         one, other = found.astype(kind), want.astype(kind)
-        if sample.op.name in UNIQUE_UP_TO_SIGN:
+        if sample.op.name in SIGNED:  # vectors that may have either sign are compared by their size
             one, other = np.abs(one), np.abs(other)
         scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=1e-30))
         np.testing.assert_allclose(one, other, rtol=3e-5, atol=3e-5 * scale, err_msg=str(sample))

@@ -34,15 +34,15 @@ class _Rounded(Runner):
 
     def node(self, node: Node, held: Held) -> tuple:
         results = [*super().node(node, held)]
-        for i in SIGNED.get(node.op.name, ()):
-            results[i] = results[i].copy()
-        self._turn(node, results)
+        if node.op.name in SIGNED:
+            self._turn(results, SIGNED[node.op.name])
         return tuple(map(self.rounded, results))
 
-    def _turn(self, node: Node, results: list[np.ndarray]) -> None:
-        if node.op.name not in SIGNED:
-            return
-        columns, *rows = (results[i] for i in SIGNED[node.op.name])
+    def _turn(self, results: list[np.ndarray], signed: tuple[int, ...]) -> None:
+        """Give each vector one of its signs."""
+        for i in signed:
+            results[i] = results[i].copy()
+        columns, *rows = (results[i] for i in signed)
         count = min(one.shape[-1] if one is columns else one.shape[-2] for one in (columns, *rows))
         signs = self.rng.choice([-1, 1], (*columns.shape[:-2], count)).astype(columns.dtype)
         columns[..., :count] *= signs[..., None, :]

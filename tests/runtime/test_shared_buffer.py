@@ -61,7 +61,7 @@ def test_memory_of_another_name_is_not_taken(token):
         os.close(held)
 
 
-def test_a_process_that_is_not_here_has_no_board():
+def test_a_process_that_is_not_here_has_no_buffer():
     assert shared_buffer_of(Alone([2**22 + 1, 3, 0x2A]), 400) is None
 
 
