@@ -10,6 +10,7 @@ Other than `jax_sharding.jit`, which leaves collectives to XLA, it is the progra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -56,7 +57,7 @@ class JaxStep:
         self._data = tuple(i for i, role in enumerate(planned.graph.roles) if role == DATA)
         self._held = {value.name: i for i, value in enumerate(values) if i not in self._data}
         self._registers = {name: registers[i] for name, i in self._held.items()}
-        self._last: dict[int, jax.Array] = {}
+        self._last: tuple[jax.Array, ...] = ()
 
     @cached_property
     def shardings(self) -> dict[str, NamedSharding]:
@@ -163,19 +164,22 @@ class JaxStep:
     def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
         """What the model returns for its arguments, and the state after it. The state that goes in is used up."""
         self._check(state)
+        arrays = self._arrays(data)
         self._wait(state)
         with jax.enable_x64(True):
-            made, new = self.jitted(state, self._arrays(data))
-            self._last = made
+            made, new = self.jitted(state, arrays)
+        self._last = _one_of(made)
         registers = self.planned.program.outputs
         outputs = [_cut(made[i], register) if i in made else None for i, register in enumerate(registers)]
         return self.planned.traced.unpack(outputs), new
 
     def _wait(self, state: State) -> None:
         """Until the step before is done, on devices of the host: their collectives wait in threads of one pool, and
-        steps that begin meanwhile may take all of these, so that none goes on."""
+        steps that begin meanwhile may take all of these, so that none goes on. What a step makes is ready together."""
         if self._on_host:
-            jax.block_until_ready((state, [one for one in self._last.values() if not one.is_deleted()]))
+            for one in (*_one_of(state), *self._last):
+                if not one.is_deleted():
+                    one.block_until_ready()
 
     @cached_property
     def _on_host(self) -> bool:
@@ -218,6 +222,11 @@ class JaxStep:
             data = jax.tree.map(standing_for, data)
         arrays = self.planned.traced.data(*data)
         return tuple(self._fitted(on_devices.get(id(one), one), i) for one, i in zip(arrays, self._data, strict=True))
+
+
+def _one_of(arrays: Mapping[Any, jax.Array]) -> tuple[jax.Array, ...]:
+    """One of them, if there are any."""
+    return tuple(itertools.islice(arrays.values(), 1))
 
 
 def _cut(one: jax.Array, register: Register) -> jax.Array:

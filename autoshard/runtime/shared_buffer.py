@@ -6,14 +6,20 @@
 
 Collectives take the two halves in turn: each rank writes its place, all meet, each reads. Whoever writes the first half
 again has met all others over the second one, so they have read what was there.
+
+Ranks meet in the memory itself: each counts there how often it has come, and yields its processor until all others
+have come as often. Where ranks are more than processors this is what counts: MPI's barrier is several rounds of
+messages, for each of which a rank has to be given a processor anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import mmap
 import os
+import platform
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +29,41 @@ import numpy as np
 _NAME = "autoshard-{:x}"
 _PAGES = 1 << 16
 """Bytes that a buffer's half has at least."""
+_LINE = 8
+"""Whole numbers of 64 bits in a line of a processor's cache: each rank's count has its own."""
+_WAITS = 64
+"""How often a rank yields before it looks after MPI's messages again."""
+_KEEPS_ORDER = platform.machine() == "x86_64"
+"""Other processors see what one writes in the order in which it does (Intel SDM volume 3A, section 9.2.2). Where they
+need not, only MPI knows how to make them."""
 
 
 class SharedBuffer:
-    """Two halves of `size` bytes, shared by the ranks of the communicator `mpi`."""
+    """Two halves of `size` bytes and behind them a count of each rank, shared by those of the communicator `mpi`."""
 
     def __init__(self, mpi: Any, memory: mmap.mmap, size: int) -> None:
         self.rank: int = mpi.Get_rank()
         self.ranks: int = mpi.Get_size()
-        self.barrier: Callable[[], None] = mpi.Barrier
-        """Returns when all ranks have come. MPI orders what it sends behind what was written before."""
         self.size, self._memory, self._turn = size, memory, 0
+        self.barrier: Callable[[], None] = self._barrier(mpi) if _KEEPS_ORDER else mpi.Barrier
+        """Returns when all ranks have come; what they wrote before is there."""
+
+    def _barrier(self, mpi: Any) -> Callable[[], None]:
+        counts = memoryview(self._memory)[2 * self.size :].cast("q")
+        own, *others = (rank * _LINE for rank in (self.rank, *range(self.rank), *range(self.rank + 1, self.ranks)))
+        rounds, let_others, let_mpi = itertools.count(1), os.sched_yield, mpi.Iprobe
+
+        def barrier() -> None:
+            counts[own] = now = next(rounds)
+            waits = 0
+            for other in others:
+                while counts[other] < now:
+                    let_others()
+                    waits += 1
+                    if not waits % _WAITS:  # what others wait for may still be on its way out of this process
+                        let_mpi()
+
+        return barrier
 
     def turn(self) -> int:
         """Which half is next, 0 or 1."""
@@ -54,18 +84,19 @@ def shared_buffer_of(mpi: Any, nbytes: int) -> SharedBuffer | None:
     The memory has no name in any folder: nothing is left of it when the ranks end, however they do.
     """
     size = max(_PAGES, 1 << (mpi.Get_size() * nbytes - 1).bit_length())
+    whole = 2 * size + 8 * _LINE * mpi.Get_size()
     told, held = np.zeros(3, np.int64), None
     if mpi.Get_rank() == 0:
         with contextlib.suppress(OSError, AttributeError):  # not on Linux, or no memory is left
             token = secrets.randbits(62)
             held = os.memfd_create(_NAME.format(token))
-            os.truncate(held, 2 * size)
+            os.truncate(held, whole)
             told[:] = os.getpid(), held, token
     mpi.Bcast(told, 0)
     memory = None
     with contextlib.suppress(OSError, ValueError):
         process, number, token = told.tolist()
-        memory = _mapped(process, number, token, 2 * size)
+        memory = _mapped(process, number, token, whole)
     are_all = np.zeros(mpi.Get_size(), np.int64)
     mpi.Allgather(np.array([memory is not None], np.int64), are_all)
     if held is not None:
