@@ -147,6 +147,13 @@ class Comm(ABC):
         }[kind]
         return lambda parts: call(parts, *arguments)
 
+    def sum_in_halves(
+        self, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, op: str = "sum"
+    ) -> tuple[Callable[[Parts], None], Callable[[], list[np.ndarray]]] | None:
+        """An all_reduce as `prepared`, in two halves: what begins it with the parts, what waits for the results; None
+        where it is not done sooner for that. One that has begun ends before it begins again."""
+        return None
+
     def advance(self) -> None:
         """Let what was started go on; to be called now and then while computing."""
         return  # what is done at once needs no help

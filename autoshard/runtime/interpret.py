@@ -32,7 +32,7 @@ from autoshard.runtime.begun import Finish, at_once, beginner
 from autoshard.runtime.blocks import Run, run_nest
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.computing import bind_compute
-from autoshard.runtime.moving import step_runner
+from autoshard.runtime.moving import step_runner, sum_in_halves, sums_to_begin
 from autoshard.runtime.together import run_together
 from autoshard.util.errors import RuntimeSetupError
 
@@ -68,6 +68,7 @@ class Executor:
         self._padded = any(register.size is not None for register in self._slots)
         self._kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
         self._actions = self._bound(program.instructions, program.last_uses, self._kept)
+        self._begin_sums()
 
     def scatter(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
         """Cut whole inputs into the blocks of the hosted ranks, after checking that they fit the program."""
@@ -235,6 +236,38 @@ class Executor:
 
         def action(slots: list) -> None:
             slots[target] = run(slots[source])
+            for slot in free:
+                slots[slot] = None
+
+        return action
+
+    def _begin_sums(self) -> None:
+        """Sums of few numbers, such as a loss, begin with the first collective behind their terms: when ranks come to
+        such a sum all have met since, and none waits for it."""
+        for at, before in sums_to_begin(self.program.instructions).items():
+            one = self.program.instructions[at]
+            assert isinstance(one, Collective)
+            halves = sum_in_halves(one, self.comm)
+            if halves is not None:
+                begin, finish = halves
+                self._actions[before] = self._beginning(begin, self._slots[one.operand], self._actions[before])
+                free = self._places(one for one in self.program.last_uses[at] if one not in self._kept)
+                self._actions[at] = self._actions[at][0], self._ending(finish, self._slots[one.result], free)
+
+    @staticmethod
+    def _beginning(begin: Callable[[Parts], None], source: int, behind: Action) -> Action:
+        place, action = behind
+
+        def both(slots: list) -> None:
+            begin(slots[source])
+            action(slots)
+
+        return place, both
+
+    @staticmethod
+    def _ending(finish: Callable[[], Parts], target: int, free: Sequence[int]) -> Callable[[list], None]:
+        def action(slots: list) -> None:
+            slots[target] = finish()
             for slot in free:
                 slots[slot] = None
 

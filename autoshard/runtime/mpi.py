@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -134,18 +134,46 @@ class MpiComm(Comm):
         if self._trace or groups.size == 1 or unusual or reduces and accumulator(dtype) != dtype:
             return checked
         move = self._move(kind, shape, dtype, groups, dim, to_dim, op)
-        progress = self._progress
-        if progress is None:
-            return lambda parts: [move(parts[0])]
-        place = self._collective(progress, kind, [np.broadcast_to(np.zeros((), dtype), shape)], groups)
+        enter, leave = self._watched(kind, shape, dtype, groups)
 
         def told(parts: Parts) -> list[np.ndarray]:
-            progress.enter(place)
+            enter()
             made = move(parts[0])
-            progress.leave()
+            leave()
             return [made]
 
         return told
+
+    def sum_in_halves(
+        self, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, op: str = "sum"
+    ) -> tuple[Callable[[Parts], None], Callable[[], list[np.ndarray]]] | None:
+        nbytes = math.prod(shape) * dtype.itemsize
+        unusual = dtype.isbuiltin != 1 or accumulator(dtype) != dtype or nbytes >= shared.LEAST
+        if self._trace or groups.size == 1 or unusual:
+            return None
+        buffer = self._new_shared_buffer(groups, nbytes)
+        if buffer is None or buffer.come is None:
+            return None
+        begin, finish = shared.sum_in_halves(buffer, shape, dtype, REDUCTIONS[op])
+        enter, leave = self._watched("all_reduce", shape, dtype, groups)
+
+        def waited() -> list[np.ndarray]:
+            enter()
+            made = finish()
+            leave()
+            return [made]
+
+        return lambda parts: begin(parts[0]), waited
+
+    def _watched(
+        self, kind: str, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What tells the launcher, if there is one, that this rank goes into a collective, and that it is out of it."""
+        progress = self._progress
+        if progress is None:
+            return _nothing, _nothing
+        place = self._collective(progress, kind, [np.broadcast_to(np.zeros((), dtype), shape)], groups)
+        return partial(progress.enter, place), progress.leave
 
     def _move(
         self, kind: str, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, dim: int, to_dim: int, op: str
@@ -164,10 +192,13 @@ class MpiComm(Comm):
         """A shared buffer of the group on which each rank has so many bytes; None if not all are on one machine."""
         known = self._shared_buffers.get(groups)
         if groups not in self._shared_buffers or (known is not None and known.size < groups.size * nbytes):
-            mpi = self._sub(groups)
-            with meeting("set-up of shared memory", (self._in_world[one] for one in groups.members(self.rank))):
-                self._shared_buffers[groups] = shared_buffer_of(mpi, nbytes)
+            self._shared_buffers[groups] = self._new_shared_buffer(groups, nbytes)
         return self._shared_buffers[groups]
+
+    def _new_shared_buffer(self, groups: Grouping, nbytes: int) -> SharedBuffer | None:
+        mpi = self._sub(groups)
+        with meeting("set-up of shared memory", (self._in_world[one] for one in groups.members(self.rank))):
+            return shared_buffer_of(mpi, nbytes)
 
     def advance(self) -> None:
         self._comm.Iprobe()  # any call lets MPI move what is on its way
@@ -324,6 +355,10 @@ class _Message:
         large = import_mpi().Datatype.Create_struct([blocks, rest], [0, blocks * limit * itemsize], [block, self._item])
         block.Free()
         return large.Commit()
+
+
+def _nothing() -> None:
+    """Nobody is told."""
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

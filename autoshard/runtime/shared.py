@@ -39,6 +39,25 @@ def all_reduce(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.
     return move
 
 
+def sum_in_halves(
+    buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.ufunc
+) -> tuple[Callable[[np.ndarray], None], Callable[[], np.ndarray]]:
+    """An `all_reduce` over a buffer of its own, which has `come`: what writes this rank's part, and what waits until
+    all have and combines them. What ranks do in between, all wait for less."""
+    places, come = [list(half) for half in buffer.places(shape or (1,), dtype)], buffer.come
+    assert come is not None
+
+    def begin(part: np.ndarray) -> None:
+        places[buffer.turn()][buffer.rank][...] = part
+        come()
+
+    def finish() -> np.ndarray:
+        buffer.wait()
+        return _combined(places[buffer.last], combine).reshape(shape)
+
+    return begin, finish
+
+
 def _all_reduce_by_shares(buffer: SharedBuffer, shape: Shape, dtype: np.dtype, combine: np.ufunc) -> Move:
     places = buffer.places(shape, dtype)
     count = math.prod(shape)

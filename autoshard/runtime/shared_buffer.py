@@ -15,7 +15,6 @@ messages, for each of which a rank has to be given a processor anew.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import mmap
 import os
@@ -44,18 +43,23 @@ class SharedBuffer:
     def __init__(self, mpi: Any, memory: mmap.mmap, size: int) -> None:
         self.rank: int = mpi.Get_rank()
         self.ranks: int = mpi.Get_size()
-        self.size, self._memory, self._turn = size, memory, 0
-        self.barrier: Callable[[], None] = self._barrier(mpi) if _KEEPS_ORDER else mpi.Barrier
-        """Returns when all ranks have come; what they wrote before is there."""
+        self.size, self._memory, self.last = size, memory, 0
+        self.come, self.wait, self.barrier = self._meeting(mpi)
 
-    def _barrier(self, mpi: Any) -> Callable[[], None]:
+    def _meeting(self, mpi: Any) -> tuple[Callable[[], None] | None, Callable[[], None], Callable[[], None]]:
+        """What says that this rank has come, what waits until all have, as often, and both, after which is there what
+        they wrote before they came. Without the first all are MPI's."""
+        if not _KEEPS_ORDER:
+            return None, mpi.Barrier, mpi.Barrier
         counts = memoryview(self._memory)[2 * self.size :].cast("q")
         own, *others = (rank * _LINE for rank in (self.rank, *range(self.rank), *range(self.rank + 1, self.ranks)))
-        rounds, let_others, let_mpi = itertools.count(1), os.sched_yield, mpi.Iprobe
+        let_others, let_mpi = os.sched_yield, mpi.Iprobe
 
-        def barrier() -> None:
-            counts[own] = now = next(rounds)
-            waits = 0
+        def come() -> None:
+            counts[own] += 1
+
+        def wait() -> None:
+            now, waits = counts[own], 0
             for other in others:
                 while counts[other] < now:
                     let_others()
@@ -63,12 +67,16 @@ class SharedBuffer:
                     if not waits % _WAITS:  # what others wait for may still be on its way out of this process
                         let_mpi()
 
-        return barrier
+        def barrier() -> None:
+            come()
+            wait()
+
+        return come, wait, barrier
 
     def turn(self) -> int:
         """Which half is next, 0 or 1."""
-        self._turn = 1 - self._turn
-        return self._turn
+        self.last = 1 - self.last
+        return self.last
 
     def places(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """In each half an array [ranks, *shape]."""
