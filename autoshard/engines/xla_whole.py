@@ -5,6 +5,7 @@ Dims that do not divide are padded at their end: `XlaStep.examples` says to whic
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,8 @@ from autoshard.engines.kernels import kernels_of
 from autoshard.engines.text import Writer
 from autoshard.engines.xla_collectives import XlaCollectives
 from autoshard.engines.xla_kernels import XlaKernels
-from autoshard.partition.program import Program, Register
+from autoshard.ir.graph import DATA
+from autoshard.partition.program import Collective, Instruction, Program, Register, walk
 from autoshard.runtime.array import array_dtype
 from autoshard.util.errors import PlanError
 
@@ -71,6 +73,35 @@ class XlaStep:
         """What `jax.jit(...).lower` gives, for devices that need not be here."""
         with jax.enable_x64(True):
             return self.over(self.mesh).trace(*self.examples).lower(lowering_platforms=(platform,))
+
+
+def given_in_pieces(program: Program) -> Program:
+    """The program that gets of arrays of data only the pieces that it takes of them.
+
+    What a plan leaves whole as it comes in, and every rank takes its piece of at once, would be copied to each device
+    as a whole.
+    """
+    readers: dict[Register, list[Instruction | None]] = {}
+    for one in walk(program.instructions):
+        for register in one.operands:
+            readers.setdefault(register, []).append(one)
+    outside = set(program.instructions)
+    cuts: dict[Register, Collective] = {}
+    for register, role in zip(program.inputs, program.roles, strict=False):
+        only, *others = readers.get(register, [None])
+        if role != DATA or others or register in program.outputs:
+            continue
+        if isinstance(only, Collective) and only in outside and _is_piece(only):
+            cuts[register] = only
+    inputs = tuple(cuts[one].result if one in cuts else one for one in program.inputs)
+    left = tuple(one for one in program.instructions if one not in cuts.values())
+    return replace(program, inputs=inputs, instructions=left)
+
+
+def _is_piece(one: Collective) -> bool:
+    """Whether it takes a piece of the same whole, padding included."""
+    before, after = one.operand, one.result
+    return one.step.kind == "slice" and (before.whole, before.size) == (after.whole, after.size)
 
 
 def stablehlo(program: Program) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.engines.xla_engine import compiler_options
-from autoshard.engines.xla_whole import XlaStep
+from autoshard.engines.xla_whole import XlaStep, given_in_pieces
 from autoshard.frontends.jax.trees import named_leaves
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
@@ -48,7 +48,7 @@ class JaxStep:
     """
 
     def __init__(self, planned: PlannedData, devices: Sequence[Any] | None = None) -> None:
-        self.planned, self._whole = planned, XlaStep(planned.program)
+        self.planned, self._whole = planned, XlaStep(given_in_pieces(planned.program))
         self.mesh = _mesh(self._whole, devices)
         """The mesh, with an axis for each piece of an axis that some layout splits by."""
         self.grid = self._whole.text.grid
@@ -66,7 +66,7 @@ class JaxStep:
 
     @property
     def data_specs(self) -> tuple[PartitionSpec, ...]:
-        """How the arrays of data lie."""
+        """How the arrays of data lie: as the plan says, or as the pieces that are all it takes of them."""
         return tuple(self._whole.in_specs[i] for i in self._data)
 
     @cached_property
