@@ -35,7 +35,7 @@ class Task:
     y: np.ndarray
     net: Callable[[], nn.Cell]
     by_hand: Callable[[Any, Task], Stepwise]
-    search: str = "bfs"
+    search: str = "sharding_propagation"
     """How the plan is found."""
 
     @property
@@ -124,7 +124,7 @@ class ByModel(Contestant):
     def __init__(self, comm: Any, task: Task) -> None:
         super().__init__()
         set_auto_parallel_context(
-            parallel_mode="auto_parallel", search_mode="bfs", device_num=comm.Get_size(), full_batch=True
+            parallel_mode="auto_parallel", search_mode=task.search, device_num=comm.Get_size(), full_batch=True
         )
         net = task.net()
         self.model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), task.rate, MOMENTUM))
