@@ -35,7 +35,7 @@ class Task:
     y: np.ndarray
     net: Callable[[], nn.Cell]
     by_hand: Callable[[Any, Task], Stepwise]
-    search: str = "sharding_propagation"
+    search: str = "bfs"
     """How the plan is found."""
 
     @property
