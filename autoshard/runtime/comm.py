@@ -150,8 +150,8 @@ class Comm(ABC):
     def sum_in_halves(
         self, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, op: str = "sum"
     ) -> tuple[Callable[[Parts], None], Callable[[], list[np.ndarray]]] | None:
-        """An all_reduce as `prepared`, in two halves: what begins it with the parts, what waits for the results; None
-        where it is not done sooner for that. One that has begun ends before it begins again."""
+        """An all_reduce by `start`, but `prepared`: what begins it with the parts, what waits for the results;
+        None where it is not done sooner for that. One that has begun ends before it begins again."""
         return None
 
     def advance(self) -> None:
