@@ -8,19 +8,71 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from autoshard.core.rule import Rule
-from autoshard.core.strategy import Strategy, is_legal
+from autoshard.core.strategy import Strategy, evenly_split, legal_rows
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.util.memo import remembered
 
 _MOST_WAYS, _FEW_AXES, _MOST_WHOLE_WAYS = 10_000, 4, 1 << 10
 """Combinations that are looked at one by one at most."""
+
+
+Laid = Mapping[int, Refs]
+"""What some mesh axes split: per factor the axes, for those that they split."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Strategies of a rule, one a row; each is made when it is asked for.
+
+    Attributes:
+        choices: per mesh axis, or group of axes that are used as one, all that it may split.
+        rows: [strategies, axes], which of its choices each axis takes.
+        parts: [strategies, factors], into how many parts each factor is split.
+    """
+
+    rule: Rule
+    mesh: Mesh
+    choices: tuple[tuple[Laid, ...], ...]
+    rows: np.ndarray
+    parts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def axes(self, row: int) -> tuple[Refs, ...]:
+        """The axes that split each factor."""
+        laid: list[Refs] = [()] * len(self.rule.factors)
+        for choices, which in zip(self.choices, self.rows[row].tolist(), strict=True):
+            for i, refs in choices[which].items():
+                laid[i] += refs
+        return tuple(map(merge_refs, laid))
+
+    def strategy(self, row: int) -> Strategy:
+        return Strategy(self.rule, self.mesh, self.axes(row))
+
+    @cached_property
+    def strategies(self) -> tuple[Strategy, ...]:
+        return tuple(map(self.strategy, range(len(self))))
+
+    def ways(self, factors: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Rows that split these factors in all ways that there are, and [strategies] like which of them each does."""
+        code = np.zeros(len(self), dtype=np.int64)
+        for column, choices in enumerate(self.choices):
+            known: dict[tuple[Refs, ...], int] = {}
+            laid = [tuple([choice.get(i, ()) for i in factors]) for choice in choices]
+            kinds = np.array([known.setdefault(one, len(known)) for one in laid], dtype=np.int64)
+            code = code * len(known) + kinds[self.rows[:, column]]
+        _, first, which = np.unique(code, return_index=True, return_inverse=True)
+        return first.tolist(), which.reshape(-1)
 
 
 @remembered()
@@ -31,11 +83,11 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     placed in factor order, the rest repeating the calculation. On named axes each axis has such a matrix of
     its own and the candidates are all combinations. Axes are major to minor in mesh order within a factor.
     """
-    return _combined(rule, mesh, _choices(rule, mesh))
+    return _combined(rule, mesh, _choices(rule, mesh)).strategies
 
 
 @remembered()
-def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> tuple[Strategy, ...]:
+def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> Listing:
     """All strategies where few can be combined (up to 10,000 ways on up to four axes); on larger meshes a part of them.
 
     Then an axis splits one factor as a whole, or none; where even these are many (over 1,024 ways), the neighbouring
@@ -53,10 +105,6 @@ def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset())
             groups[at : at + 2] = [groups[at] + groups[at + 1]]
             choices = _whole_choices(rule, groups)
     return _combined(rule, mesh, choices)
-
-
-Laid = Mapping[int, Refs]
-"""What some mesh axes split: per factor the axes, for those that they split."""
 
 
 def _choices(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> list[tuple[Laid, ...]]:
@@ -80,20 +128,18 @@ def _group_choices(rule: Rule, free: Sequence[int], group: Refs) -> tuple[Laid, 
     return (*({i: group} for i in free if rule.factors[i].even % size == 0), {})
 
 
-def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:
-    found, numbers = [], range(len(rule.factors))
-    sized = [[[(i, refs, size_of(refs)) for i, refs in choice.items()] for choice in one] for one in choices]
-    for combination in itertools.product(*sized):
-        parts = [1] * len(numbers)
-        laid: dict[int, Refs] = {}
-        for choice in combination:
-            for i, refs, size in choice:
-                parts[i] *= size
-                laid[i] = laid[i] + refs if i in laid else refs
-        if is_legal(rule, parts):
-            axes = tuple([merge_refs(laid[i]) if i in laid else () for i in numbers])
-            found.append(Strategy(rule, mesh, axes))
-    return tuple(found)
+def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> Listing:
+    """All legal combinations of a choice for each axis, in the order of the choices."""
+    factors = range(len(rule.factors))
+    rows, parts = np.zeros((1, 0), dtype=np.int64), np.ones((1, len(factors)), dtype=np.int64)
+    for axis in choices:
+        sizes = np.array([[size_of(laid.get(i, ())) for i in factors] for laid in axis], dtype=np.int64)
+        before, now = np.repeat(np.arange(len(rows)), len(axis)), np.tile(np.arange(len(axis)), len(rows))
+        parts = parts[before] * sizes[now]
+        kept = evenly_split(rule, parts)
+        rows, parts = np.column_stack([rows[before], now])[kept], parts[kept]
+    kept = legal_rows(rule, parts)
+    return Listing(rule, mesh, tuple(map(tuple, choices)), rows[kept], parts[kept])
 
 
 def _axis_choices(whole_axis: AxisRef, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:

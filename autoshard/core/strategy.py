@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from autoshard.core.rule import Dim, Rule
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
@@ -171,6 +173,32 @@ def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
         full = full and parts[i] == size
         leads = leads and size == 1
     return True
+
+
+def legal_rows(rule: Rule, parts: np.ndarray) -> np.ndarray:
+    """[rows], `is_legal` of each row of parts [rows, factors].
+
+    >>> from autoshard.core.rule import bind
+    >>> rule = bind("m k, k n -> m n", [(4, 6), (6, 8)])
+    >>> legal_rows(rule, np.array([[2, 3, 1], [3, 1, 1], [1, 1, 8]])).tolist()
+    [True, False, True]
+    """
+    good = evenly_split(rule, parts)
+    for dim in _limits(rule)[1]:
+        full, leads = np.ones(len(parts), dtype=bool), True
+        for i in dim:
+            size, count = rule.factors[i].size, parts[:, i]
+            good &= (count == 1) | full & (leads | (size % count == 0))
+            full &= count == size
+            leads = leads and size == 1
+    return good
+
+
+def evenly_split(rule: Rule, parts: np.ndarray) -> np.ndarray:
+    """[rows], whether each row of parts splits only splittable factors, and these evenly; one that does not does so no
+    more with any factor in more parts."""
+    most, even = np.array(_limits(rule)[0], dtype=np.int64).reshape(-1, 2).T
+    return ((parts == 1) | (parts <= most) & (even % parts == 0)).all(axis=1)
 
 
 def is_runnable(rule: Rule, parts: Sequence[int]) -> bool:

@@ -3,9 +3,9 @@
 Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
 more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
 parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
-come first; of those that cut one of these parts again, NEXT are searched: where what they are cut at was best by itself
-and added to the best so far; and so on. What a search says of its plan is then said of these cuts:
-`MeshCuts.description` names them.
+come first, and in a short search, of more than ALL, those from halves outwards as long as they get better; of those that cut one of
+these parts again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so
+on. What a search says of its plan is then said of these cuts: `MeshCuts.description` names them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ FEW = 2
 """So many ways are all searched."""
 NEXT = 2
 """How many ways are searched that have a part more."""
+ALL = 6
+"""Up to so many cuts into two parts a short search looks at all: there plans are often nearly as good at several."""
 NAMED = 4
 """How many ways are named."""
 
@@ -43,15 +45,16 @@ class MeshCuts:
 
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
-            less (docs/reference/measured.md), and what they take grows with the square of the layouts.
+            less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of many cuts
+            into two parts those from halves outwards: on both sides of the best one sums rise all the way.
 
     Attributes:
         possible: how many ways there are to use the mesh in as many parts as can be.
-        total: how many are searched.
+        total: how many are searched, at most in a short search.
     """
 
     def __init__(self, problem: Problem, short: bool = False) -> None:
-        self.problem, self.units = problem, mesh_units_of(problem.mesh, problem.graph)
+        self.problem, self.units, self.short = problem, mesh_units_of(problem.mesh, problem.graph), short
         unlike = max(len({node.key for node in problem.graph.nodes}), 1)
         self.pairs = SHORT_PAIRS // unlike if short else min(PAIRS, ALL_PAIRS // unlike)
         self.least_parts = 2 if short else 1
@@ -88,7 +91,10 @@ class MeshCuts:
             self.searched[tuple(range(1, len(self.units)))] = math.inf
             yield self.units
             return
-        yield from self._search(self._cuts(self.parts if self.is_complete else 2))
+        if self.short and not self.is_complete and len(self.units) - 1 > ALL:
+            yield from self._outwards()
+        else:
+            yield from self._search(self._cuts(self.parts if self.is_complete else 2))
         for parts in range(3, 1 if self.is_complete else self.parts + 1):
             yield from self._search(self._promising(parts))
 
@@ -96,6 +102,23 @@ class MeshCuts:
         for one in sorted(cuts, key=lambda cuts: self._count(self.units.cut(cuts))):
             self.searched[one] = math.inf
             yield self.units.cut(one)
+
+    def _outwards(self) -> Iterator[MeshUnits]:
+        """Two parts: nearly equal ones first, then those to each side of them until one is no better than the best."""
+        places = range(1, len(self.units))
+        middle = min(places, key=lambda place: self._inequality((place,)))
+        yield from self._search([(middle,)])
+        for side in (reversed(places[: middle - 1]), places[middle:]):
+            for place in side:
+                least = min(self.searched.values())
+                yield from self._search([(place,)])
+                if self.searched[(place,)] >= least:
+                    break
+
+    def _inequality(self, cuts: Cuts) -> float:
+        """How many times the largest part is the smallest."""
+        sizes = self.units.cut(cuts).sizes
+        return float(sizes.max() / sizes.min())
 
     def note(self, seconds: float) -> None:
         """Note what came out of the way that was given last: a plan's seconds, or a bound for all plans."""
@@ -108,7 +131,9 @@ class MeshCuts:
         ]
         hope: dict[Cuts, float] = {}
         for cuts in before:
-            for place in set(range(1, len(self.units))).difference(cuts):
+            for place in range(1, len(self.units)):
+                if place in cuts or (place,) not in self.searched:
+                    continue
                 seconds = self.searched[cuts] + self.searched[(place,)]
                 finer = tuple(sorted((*cuts, place)))
                 hope[finer] = min(seconds, hope.get(finer, math.inf))

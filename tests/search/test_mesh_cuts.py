@@ -67,19 +67,30 @@ def test_small_meshes_are_used_whole():
 
 
 def test_short_searches_use_few_parts():
-    """All of a mesh where the graph has few operators; of many, in two parts, each way to do so."""
+    """All of a mesh where the graph has few operators; of many, in two parts."""
     for text, parts in (("4x4", 2), ("4x4x4", 3), ("64", 3)):
         problem = product(Mesh.parse(text))
         assert MeshCuts(problem).parts == parts >= MeshCuts(problem, short=True).parts >= 2
     layers = [nn.Dense(64 + 8 * i, 72 + 8 * i) for i in range(24)]
     many = trace(nn.SequentialCell(*layers), array(128, 4, 64)).graph
-    for text, total in (("4x4", 1), ("4x4x4", 2), ("64", 5)):
+    for text, total in (("4x4", 1), ("4x4x4", 2), ("64", 5), ("256", 3)):
         ways = MeshCuts(Problem(many, Mesh.parse(text), HARDWARE), short=True)
         found = []
         for units in ways:
             found.append(len(units))
             ways.note(1.0)
         assert found == [2] * total
+
+
+@pytest.mark.parametrize("best", range(1, 10))
+def test_short_searches_go_outwards_as_long_as_it_gets_better(best):
+    layers = [nn.Dense(64 + 8 * i, 72 + 8 * i) for i in range(24)]
+    many = trace(nn.SequentialCell(*layers), array(128, 4, 64)).graph
+    ways = MeshCuts(Problem(many, Mesh.flat(1024), HARDWARE), short=True)
+    for units in ways:
+        ways.note(1.0 + abs(len(f"{units.sizes[0]:b}") - 1 - best))
+    assert ways.searched[(best,)] == 1.0 == min(ways.searched.values())
+    assert len(ways.searched) == min(3 + abs(best - 5), 6 if best in (1, 9) else 9)
 
 
 def test_two_parts_are_nearly_as_good_as_three():

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -202,11 +203,10 @@ class Chooser:
         at_least = self.prices.at_least
         found = [(self._bound(node, one, operands, wanted, at_least), i, one) for i, one in enumerate(first)]
         listed = strategy_arrays(node.rule, self.mesh)
-        seconds = self._bounds(node, listed, operands, wanted)
-        skipped = [listed.places[one] for one in known.union(first) if one in listed.places]
-        seconds[skipped] = math.inf
-        least = np.argsort(seconds, kind="stable")[: min(MOST_PRICED, len(seconds) - len(skipped))].tolist()
-        found += [(float(seconds[i]), len(first) + i, listed.strategies[i]) for i in least]
+        seconds, skipped = self._bounds(node, listed, operands, wanted), known.union(first)
+        ranked = ((i, listed.listing.strategy(i)) for i in np.argsort(seconds, kind="stable").tolist())
+        others = islice(((i, one) for i, one in ranked if one not in skipped), MOST_PRICED)
+        found += [(float(seconds[i]), len(first) + i, one) for i, one in others]
         return [one for _, _, one in sorted(found, key=lambda way: way[:2])[:MOST_PRICED]]
 
     def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
@@ -267,7 +267,7 @@ class Chooser:
 
     def _bounds(self, node: Node, listed: StrategyArrays, operands: Held, wanted: Sequence) -> np.ndarray:
         """The same for all strategies of a listing."""
-        entering, leaving = np.zeros(len(listed.strategies)), np.zeros(len(listed.strategies))
+        entering, leaving = np.zeros(len(listed)), np.zeros(len(listed))
         for i, (held, of) in enumerate(zip(operands, node.operand_types, strict=True)):
             if held:
                 entering += np.min([listed.entering(i, have, of, self.prices) for have in held], axis=0)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from autoshard.core.enumerate import some_strategies
+from autoshard.core.enumerate import Listing, some_strategies
 from autoshard.core.rule import Dim, Rule
-from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, lost
 from autoshard.layout.layout import Layout, Refs
@@ -32,22 +31,21 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class StrategyArrays:
-    """The strategies of `some_strategies`, in their order; per operand and result how they split its dims; `complete`
+    """The strategies of a listing, in its order; per operand and result how they split its dims; `complete`
     [strategies] tells which leave no terms of a sum."""
 
-    strategies: tuple[Strategy, ...]
+    listing: Listing
     operands: tuple[tuple[Split, ...], ...]
     results: tuple[tuple[Split, ...], ...]
     complete: np.ndarray
 
-    @cached_property
-    def places(self) -> dict[Strategy, int]:
-        return {one: i for i, one in enumerate(self.strategies)}
+    def __len__(self) -> int:
+        return len(self.listing)
 
     def entering(self, i: int, before: Layout, of: TensorType, prices: Prices) -> np.ndarray:
         """[strategies], at least so many seconds until operand i lies as each wants it."""
         splits = self.operands[i]
-        missing = np.ones(len(self.strategies), np.int64)
+        missing = np.ones(len(self), np.int64)
         for split, size in zip(splits, of.shape, strict=True):
             missing *= np.asarray([-(-size // size_of(refs)) for refs in split.ways], np.int64)[split.which]
         if not before.partial:
@@ -59,7 +57,7 @@ class StrategyArrays:
     def leaving(self, i: int, after: Layout, of: TensorType, prices: Prices) -> np.ndarray:
         """[strategies], at least so many seconds from result i as each leaves it to another layout."""
         if after.partial:
-            layouts = [one.result_layouts[i] for one in self.strategies]
+            layouts = [one.result_layouts[i] for one in self.listing.strategies]
             return np.asarray([prices.at_least(layout, after, of) for layout in layouts])
         splits, whole = self.results[i], np.prod(after.local_shape(of.shape), dtype=np.int64)
         held = whole // self._lost(
@@ -69,31 +67,27 @@ class StrategyArrays:
 
     def _lost(self, splits: Sequence[Split], each: Sequence[Sequence[int]]) -> np.ndarray:
         """The product over dims of what `each` has for the ways of a dim."""
-        total = np.ones(len(self.strategies), np.int64)
+        total = np.ones(len(self), np.int64)
         for split, numbers in zip(splits, each, strict=True):
             total *= np.asarray(numbers, np.int64)[split.which]
         return total
 
 
-@remembered(lambda made: len(made.strategies))
+@remembered(len)
 def strategy_arrays(rule: Rule, mesh: Mesh) -> StrategyArrays:
-    """The listing of a rule on a mesh."""
-    strategies = some_strategies(rule, mesh)
-    known: dict[Dim, Split] = {}
-    sides = [
-        tuple([tuple([_split(rule, strategies, dim, known) for dim in dims]) for dims in tensors])
+    """The arrays of `some_strategies`."""
+    listing, known = some_strategies(rule, mesh), dict[Dim, Split]()
+    operands, results = (
+        tuple([tuple([_split(listing, dim, known) for dim in dims]) for dims in tensors])
         for tensors in (rule.operands, rule.results)
-    ]
-    summed = rule.summed
-    complete = np.asarray([not any([one.axes[i] for i in summed]) for one in strategies], bool)
-    return StrategyArrays(strategies, sides[0], sides[1], complete)
+    )
+    return StrategyArrays(listing, operands, results, (listing.parts[:, list(rule.summed)] == 1).all(axis=1))
 
 
-def _split(rule: Rule, strategies: Sequence[Strategy], dim: Dim, known: dict[Dim, Split]) -> Split:
-    factors = tuple(rule.leaders[i] for i in dim)
+def _split(listing: Listing, dim: Dim, known: dict[Dim, Split]) -> Split:
+    factors = tuple(listing.rule.leaders[i] for i in dim)
     if factors not in known:
-        ways: dict[tuple[Refs, ...], int] = {}
-        which = [ways.setdefault(tuple([one.axes[i] for i in factors]), len(ways)) for one in strategies]
-        merged = [merge_refs(tuple(ref for refs in way for ref in refs)) for way in ways]
-        known[factors] = Split(tuple(merged), np.asarray(which, np.intp))
+        rows, which = listing.ways(factors)
+        laid = [[listing.axes(row)[i] for i in factors] for row in rows]
+        known[factors] = Split(tuple(merge_refs(tuple(chain(*way))) for way in laid), which)
     return known[factors]

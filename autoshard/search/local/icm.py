@@ -144,8 +144,8 @@ class LocalSearch:
             # What are too many on whole axes are too many on their parts.
             fits = whole or bool(self._listed(node))
             axes = self.units.whole_names if whole else frozenset()
-            listed = some_strategies(node.rule, self.mesh, axes) if fits else ()
-            few = listed if len(listed) <= MOST_LISTED else ()
+            listed = some_strategies(node.rule, self.mesh, axes) if fits else None
+            few = listed.strategies if listed is not None and len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known
         return known
