@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.core.rule import PASS, REDUCTION
 from autoshard.core.strategy import Strategy
 from autoshard.cost.blocks import moved
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.partition.manual import is_manual_collective
 from autoshard.search.assignment import Use
 from autoshard.search.constraints import is_constraint, permits
 from autoshard.search.domains import Domain, DomainBuilder, MeshUnits, encode, partials_reached
@@ -182,20 +182,17 @@ class FactorGraph:
         return self._work[key]
 
     def _worked(self, node: Node, menu: Domain) -> np.ndarray:
-        if (
-            menu.fixed
-            or node.op.uneven
-            or any(
-                factor.splittable and (factor.exchange or factor.kind not in (PASS, REDUCTION))
-                for factor in node.rule.factors
-            )
-        ):
+        if menu.fixed or node.op.uneven or is_manual_collective(node):
             return np.array([self._one_work(node, menu.strategy(row)) for row in range(len(menu))])
         sides = [(of, menu.operand_digits(i)) for i, of in enumerate(node.operand_types)]
         sides += [(of, menu.result_digits(i)) for i, of in enumerate(node.result_types)]
         through = moved(node, sides)
         nbytes = sum(of.nbytes // self._blocks(digits) for of, digits in through) + np.zeros(len(menu), np.int64)
-        return np.asarray(self.cost.works(node, menu.work_split, nbytes))
+        seconds = np.array(self.cost.works(node, menu.work_split, nbytes), dtype=np.float64)
+        exchanging = [i for i, factor in enumerate(node.rule.factors) if factor.exchange]
+        for row in np.flatnonzero((menu.parts[:, exchanging] > 1).any(axis=1)):
+            seconds[row] = self._one_work(node, menu.strategy(int(row)))
+        return seconds
 
     def _blocks(self, digits: np.ndarray) -> np.ndarray:
         return np.where(digits >= 2, self.units.sizes, 1).prod(axis=1)

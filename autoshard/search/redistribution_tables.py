@@ -51,6 +51,7 @@ class RedistributionTables:
         self.prices, self.units = prices, units
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
+        self._layouts: Memo[tuple[int, int], Layout] = Memo()
         self._classes: Memo[tuple[int, ...], int] = Memo()
         self._terms: list[Terms | None] = []
         self._numbers: dict[Terms | None, int] = {}
@@ -73,7 +74,11 @@ class RedistributionTables:
         """The layout of a number, for a tensor of that many dims."""
         if code < 0:
             return self._foreign[-1 - code]
-        return to_layout(decode(np.array([code]), rank, len(self.units))[0].tolist(), rank, self.units)
+        known = self._layouts.get((code, rank))
+        if known is None:
+            digits = decode(np.array([code]), rank, len(self.units))[0].tolist()
+            known = self._layouts[code, rank] = to_layout(digits, rank, self.units)
+        return known
 
     def final(self, codes: np.ndarray, rank: int) -> np.ndarray:
         """The same layouts with all terms summed."""
