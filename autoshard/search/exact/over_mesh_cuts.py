@@ -28,6 +28,8 @@ OPTIMAL = "optimal"
 """The mode that these plans are of, and the cause of what it decides."""
 SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 4_000, 80_000, 20.0
 """Problems with so many operators and strategies are small: a least sum takes some seconds (`benchmarks/search.py`)."""
+SHARED_UNITS = 3
+"""Of a mesh in up to so many parts tables are kept for all searches of a problem: they are small."""
 SMALL_MESH = 64
 """Devices up to which searches that are short in one way look at meshes that are used in several ways, too."""
 GOOD = 0.01
@@ -95,8 +97,6 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    if not is_short(problem):
-        raise PlanError(f"mesh {problem.mesh} has several ways to be used")
     mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
     searches = sorted((_glanced(problem, mesh_cuts, units, end) for units in mesh_cuts), key=lambda one: one[0])
     known = known if mesh_cuts.is_whole else math.inf
@@ -124,7 +124,8 @@ def _glanced(
 
 
 def is_short(problem: Problem) -> bool:
-    """Whether short searches have time for the problem's mesh: to use it whole, or in all ways that they know."""
+    """Whether short searches have time for the problem's mesh before others: to use it whole, or in all ways that they
+    know."""
     return affords_all_cuts(problem) or MeshCuts(problem).is_whole
 
 
@@ -144,8 +145,8 @@ def factor_graph_of(
 ) -> FactorGraph:
     """The tables of a problem on these pieces of its mesh, with all strategies unless `candidates` chooses some.
 
-    Of a small mesh, or one that is used in one way alone, they are made once, whichever search asks. Where people
-    fixed something all are possible; where axes are bundled, so that not all is searched anyway, none.
+    Of a mesh that is used whole or in few parts they are made once, whichever search asks. Where people fixed something
+    all detours are possible; where axes are bundled, so that not all is searched anyway, none.
     """
     fixed = problem.configured or problem.given or problem.asked or any(problem.asked_outputs)
     detours = ALL if fixed else NONE if units.bundled else detours
@@ -154,7 +155,7 @@ def factor_graph_of(
         return problem.remembered[key]
     transfers = _transfers(problem.hardware, units)
     factor_graph = FactorGraph(problem, prices_for(problem.hardware), units, transfers, candidates, detours)
-    if candidates is None and (not units.bundled or problem.mesh.devices <= SMALL_MESH):
+    if candidates is None and (not units.bundled or len(units) <= SHARED_UNITS):
         problem.remembered[key] = factor_graph
     return factor_graph
 

@@ -9,7 +9,8 @@
    assignments; the two cheapest are improved locally: single operators, chains (`icm.py`), all around a value at once
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
-4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`).
+4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`);
+   on large meshes, where nobody configured operators, another plan to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
    "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
@@ -131,8 +132,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
     named = (partial(own.named, name) for name in named_plans())
-    eliminations = (partial(dynamic_programming, problem),) if _affords_eliminations(problem) else ()
-    for other in (partial(cut_in_rounds, problem), *eliminations, *named):
+    for other in (partial(cut_in_rounds, problem), *_of_all_strategies(problem), *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = other()
@@ -140,9 +140,14 @@ def _plans(own: _Combination) -> Iterator[Plan]:
             yield plan
 
 
-def _affords_eliminations(problem: Problem) -> bool:
-    """Whether there is time for the plan of mode "dynamic_programming", and it may be taken: it keeps no limit."""
-    return problem.options.get(MEMORY) is None and (not problem.thrifty or is_short(problem))
+def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
+    """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
+    That of the least sum is one of them on large meshes; on others assignments begin with it."""
+    if problem.options.get(MEMORY) is not None or problem.thrifty and not is_short(problem):
+        return
+    yield partial(dynamic_programming, problem)
+    if not (problem.configured or problem.runs or is_short(problem)):
+        yield partial(small_optimum, problem)
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
@@ -271,7 +276,7 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.problem.options.get(MEMORY) is None:
+        if self.problem.options.get(MEMORY) is None and is_short(self.problem):
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
 
