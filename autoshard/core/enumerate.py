@@ -86,8 +86,13 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     return _combined(rule, mesh, _choices(rule, mesh)).strategies
 
 
+def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> tuple[Strategy, ...]:
+    """The strategies of `listing`."""
+    return listing(rule, mesh, whole).strategies
+
+
 @remembered()
-def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> Listing:
+def listing(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> Listing:
     """All strategies where few can be combined (up to 10,000 ways on up to four axes); on larger meshes a part of them.
 
     Then an axis splits one factor as a whole, or none; where even these are many (over 1,024 ways), the neighbouring

@@ -38,7 +38,7 @@ def pricing() -> Pricing:
 def assignment(pricing: Pricing, seed: int) -> Assignment:
     """Any strategies."""
     rng = np.random.default_rng(seed)
-    listed = {node: some_strategies(node.rule, MESH).strategies for node in pricing.graph.nodes}
+    listed = {node: some_strategies(node.rule, MESH) for node in pricing.graph.nodes}
     return Assignment(pricing, {node: ways[rng.integers(len(ways))] for node, ways in listed.items()})
 
 
@@ -47,7 +47,7 @@ def test_cheapest_choices(pricing, seed):
     made = assignment(pricing, seed)
     for node in pricing.graph.nodes:
         local_cost = LocalCost(made, node)
-        choices = [pricing.choice(node, one) for one in some_strategies(node.rule, MESH).strategies]
+        choices = [pricing.choice(node, one) for one in some_strategies(node.rule, MESH)]
         prices = sorted(local_cost.price(one) for one in choices)
         limit = prices[len(prices) // 3]
         found = LocalCost(made, node).cheapest(choices, 4, limit)
@@ -60,7 +60,7 @@ def test_a_limit_is_only_said_to_be_reached_where_it_is(pricing, seed):
     made = assignment(pricing, seed)
     for node in pricing.graph.nodes:
         local_cost = LocalCost(made, node)
-        for strategy in some_strategies(node.rule, MESH).strategies:
+        for strategy in some_strategies(node.rule, MESH):
             choice = pricing.choice(node, strategy)
             seconds = local_cost.price(choice)
             assert choice.least <= seconds
@@ -83,11 +83,11 @@ def test_an_answer_is_the_best_of_the_candidates(pricing, seed):
 def test_atoms_make_strategies_of_whole_axes(pricing):
     units = mesh_units_of(MESH, pricing.graph)
     for node in pricing.graph.nodes:
-        for strategy in some_strategies(node.rule, MESH).strategies:
+        for strategy in some_strategies(node.rule, MESH):
             assert units.make(strategy.used) == all(ref in MESH.all_axes for ref in strategy.used)
 
 
 def test_atoms_of_a_flat_mesh_make_all(pricing):
     flat = Mesh.flat(8)
     node = next(node for node in pricing.graph.nodes if node.op.name == "MatMul")
-    assert all(mesh_units_of(flat, pricing.graph).make(one.used) for one in some_strategies(node.rule, flat).strategies)
+    assert all(mesh_units_of(flat, pricing.graph).make(one.used) for one in some_strategies(node.rule, flat))

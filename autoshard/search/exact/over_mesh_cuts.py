@@ -82,26 +82,31 @@ def counted(mesh_cuts: MeshCuts, searched: int) -> dict[str, float]:
     return {"possible ways": float(mesh_cuts.possible), "ways": float(mesh_cuts.total), "searched": float(searched)}
 
 
-def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
+def small_optimum(problem: Problem, known: float = math.inf, mesh_cuts: MeshCuts | None = None) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
     The mesh is used in few parts (`MeshCuts`, short). Of several ways to do so the best of those that a first bound
-    promises most of; thrifty problems do without.
+    promises most of.
 
     Args:
         known: seconds of the best plan that is known (as `plan_seconds`): of a mesh that is used in one way, others are
             looked for until it is proven that none costs less by GOOD.
+        mesh_cuts: those that another search has been through, in the place of first bounds: the one that was best.
 
     Raises:
         PlanError: the problem is larger, or no plan is found that costs less.
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
-    searches = sorted((_glanced(problem, mesh_cuts, units, end) for units in mesh_cuts), key=lambda one: one[0])
+    end = now() + SMALL_SECONDS
+    if mesh_cuts is not None:
+        searches = [_small_search(problem, mesh_cuts.best, end)]
+    else:
+        mesh_cuts = MeshCuts(problem, short=True)
+        searches = _most_promising(problem, mesh_cuts, end)
     known = known if mesh_cuts.is_whole else math.inf
     best: tuple[FactorGraph, Solution] | None = None
-    for _, factor_graph, search in searches[:PROMISING]:
+    for factor_graph, search in searches:
         found, _ = search.run(known)
         if found is not None:
             best, known = (factor_graph, found), found.value
@@ -110,17 +115,22 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     return plan_of_assignment(*best)
 
 
-def _glanced(
-    problem: Problem, mesh_cuts: MeshCuts, units: MeshUnits, end: float
-) -> tuple[float, FactorGraph, ExactSearch]:
-    """A way to use the mesh, with a first bound of what it costs."""
+def _most_promising(problem: Problem, mesh_cuts: MeshCuts, end: float) -> list[tuple[FactorGraph, ExactSearch]]:
+    """Searches of the ways to use the mesh, those of the least first bounds."""
+    found = []
+    for units in mesh_cuts:
+        factor_graph, search = _small_search(problem, units, end)
+        bound = 0.0 if mesh_cuts.total == 1 else search.glance()
+        mesh_cuts.note(bound)
+        found.append((bound, factor_graph, search))
+    return [one[1:] for one in sorted(found, key=lambda one: one[0])[:PROMISING]]
+
+
+def _small_search(problem: Problem, units: MeshUnits, end: float) -> tuple[FactorGraph, ExactSearch]:
     factor_graph = factor_graph_of(problem, units, detours=PARTS)
     if sum(factor_graph.sizes) > SMALL_CHOICES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
-    search = ExactSearch(factor_graph, end, GOOD)
-    bound = 0.0 if mesh_cuts.total == 1 else search.glance()
-    mesh_cuts.note(bound)
-    return bound, factor_graph, search
+    return factor_graph, ExactSearch(factor_graph, end, GOOD)
 
 
 def is_short(problem: Problem) -> bool:

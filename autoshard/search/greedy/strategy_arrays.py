@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from autoshard.core.enumerate import Listing, some_strategies
+from autoshard.core.enumerate import Listing, listing
 from autoshard.core.rule import Dim, Rule
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, lost
@@ -75,19 +75,19 @@ class StrategyArrays:
 
 @remembered(len)
 def strategy_arrays(rule: Rule, mesh: Mesh) -> StrategyArrays:
-    """The arrays of `some_strategies`."""
-    listing, known = some_strategies(rule, mesh), dict[Dim, Split]()
+    """The arrays of a rule's listing."""
+    listed, known = listing(rule, mesh), dict[Dim, Split]()
     operands, results = (
-        tuple([tuple([_split(listing, dim, known) for dim in dims]) for dims in tensors])
+        tuple([tuple([_split(listed, dim, known) for dim in dims]) for dims in tensors])
         for tensors in (rule.operands, rule.results)
     )
-    return StrategyArrays(listing, operands, results, (listing.parts[:, list(rule.summed)] == 1).all(axis=1))
+    return StrategyArrays(listed, operands, results, (listed.parts[:, list(rule.summed)] == 1).all(axis=1))
 
 
-def _split(listing: Listing, dim: Dim, known: dict[Dim, Split]) -> Split:
-    factors = tuple(listing.rule.leaders[i] for i in dim)
+def _split(listed: Listing, dim: Dim, known: dict[Dim, Split]) -> Split:
+    factors = tuple(listed.rule.leaders[i] for i in dim)
     if factors not in known:
-        rows, which = listing.ways(factors)
-        laid = [[listing.axes(row)[i] for i in factors] for row in rows]
+        rows, which = listed.ways(factors)
+        laid = [[listed.axes(row)[i] for i in factors] for row in rows]
         known[factors] = Split(tuple(merge_refs(tuple(chain(*way))) for way in laid), which)
     return known[factors]

@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from autoshard.core.enumerate import some_strategies
+from autoshard.core.enumerate import listing
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -144,7 +144,7 @@ class LocalSearch:
             # What are too many on whole axes are too many on their parts.
             fits = whole or bool(self._listed(node))
             axes = self.units.whole_names if whole else frozenset()
-            listed = some_strategies(node.rule, self.mesh, axes) if fits else None
+            listed = listing(node.rule, self.mesh, axes) if fits else None
             few = listed.strategies if listed is not None and len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known

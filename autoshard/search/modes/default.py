@@ -10,7 +10,7 @@
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`);
-   on large meshes, where nobody configured operators, another plan to compare with.
+   on large meshes it is another plan to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
    "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -44,8 +44,9 @@ from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
 from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
 from autoshard.search.memory_limit import MEMORY
+from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
-from autoshard.search.modes.dynamic_programming import dynamic_programming
+from autoshard.search.modes.dynamic_programming import by_eliminations
 from autoshard.search.modes.factor import factor
 from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
@@ -73,6 +74,8 @@ HOPE = 1.05
 PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
 configured operators."""
+WIDE = {"dynamic_programming", "optimal"}
+"""Modes that choose among all strategies: where the plan of one is best, those of all are improved."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -103,8 +106,8 @@ def sharding_propagation(problem: Problem) -> Plan:
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
     named = [plan for plan in others if plan.search not in PURE]
     best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, keeps)
-    if best.search != NAME and best.graph is began[-1].graph:
-        best = cheapest(problem, (best, began[-1].improved(best)), keeps=keeps)
+    again = [best, *(plan for plan in others if {plan.search, best.search} <= WIDE)]
+    best = cheapest(problem, (best, *began[-1].improved(again)), keeps=keeps)
     if best.search == NAME:
         return best
     started = f"as mode {best.search} has it, which costs least; {best.started_from}"
@@ -145,9 +148,10 @@ def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
     That of the least sum is one of them on large meshes; on others assignments begin with it."""
     if problem.options.get(MEMORY) is not None or problem.thrifty and not is_short(problem):
         return
-    yield partial(dynamic_programming, problem)
-    if not (problem.configured or problem.runs or is_short(problem)):
-        yield partial(small_optimum, problem)
+    mesh_cuts = MeshCuts(problem, short=True)
+    yield partial(by_eliminations, problem, mesh_cuts)
+    if not (problem.runs or is_short(problem)):
+        yield partial(small_optimum, problem, mesh_cuts=mesh_cuts)
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
@@ -192,14 +196,16 @@ class _Combination:
         for local_search in self.others if tried else ():
             yield self._best(self._polished(local_search).assignment)
 
-    def improved(self, plan: Plan) -> Plan:
-        """Another mode's plan, after sweeps over all nodes that are not configured."""
-        fixed = self.problem.configured
-        assignment = Assignment(
-            Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes}
-        )
-        known = {node: (choice,) for node, choice in assignment.chosen.items()}
-        return self._best(_Improvement(self.problem, known).best([assignment], fixed).assignment)
+    def improved(self, plans: Iterable[Plan]) -> Iterator[Plan]:
+        """Plans of other modes for the same graph, each once, after sweeps over all nodes that are not configured."""
+        for plan in dict.fromkeys(plans):
+            if plan.search != NAME and plan.graph is self.graph:
+                assignment = Assignment(
+                    Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes}
+                )
+                known = {node: (choice,) for node, choice in assignment.chosen.items()}
+                improvement = _Improvement(self.problem, known)
+                yield self._best(improvement.best([assignment], self.problem.configured).assignment)
 
     def _limit(self) -> int | None:
         """The memory limit, where plans can be looked for that keep it."""

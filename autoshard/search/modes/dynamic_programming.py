@@ -47,6 +47,11 @@ def dynamic_programming(problem: Problem) -> Plan:
         PlanError: an operator with regions; an option (`algo_parameters.py`) that has no such value.
         StrategyError: an annotation that does not fit.
     """
+    return by_eliminations(problem, MeshCuts(problem, short=True))
+
+
+def by_eliminations(problem: Problem, mesh_cuts: MeshCuts) -> Plan:
+    """The same over given ways to use the mesh, which say afterwards what was best."""
     for node in problem.graph.nodes:
         if node.regions:
             raise PlanError(
@@ -54,8 +59,7 @@ def dynamic_programming(problem: Problem) -> Plan:
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
     prices = chooser(problem.mesh, problem.hardware).prices
-    algorithm, mesh_cuts = SearchParameters.of(problem.options), MeshCuts(problem, short=True)
-    pricing = Pricing(problem, prices)
+    algorithm, pricing = SearchParameters.of(problem.options), Pricing(problem, prices)
     best: tuple[Assignment, CostGraph] | None = None
     for units in mesh_cuts:
         candidates = None if algorithm == PLAIN else Candidates(algorithm, prices)
