@@ -17,9 +17,11 @@ import numpy as np
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef
 from autoshard.redistribute.positions import Cuts, Digits, Tail, paired
+from autoshard.util.memo import Memo
 
-# Pieces received that are counted one by one at most.
+# Pieces received that are counted one by one at most; what is found is remembered.
 COUNTED = 1 << 16
+_COUNTED: Memo[tuple[Layout, Layout], float] = Memo()
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,16 @@ class Routing:
             return self._counted
         return 1.0 if self._loose[1] else self.digits.missing
 
-    @cached_property
+    @property
     def _counted(self) -> float:
-        """The same by counting: a rank may stand at the same place along pieces that clash."""
-        ranks = np.arange(len(self.mesh.listed("count what moves")))
-        others = sum((np.asarray(self.round(number).sources) != ranks).astype(int) for number in range(self.rounds))
-        return float(np.max(others)) / self.rounds
+        """The same by counting, in all rounds at once: a rank may stand at the same place along pieces that clash."""
+        known = _COUNTED.get(self._ends)
+        if known is None:
+            shifts = np.array(self._shifts, dtype=np.int64).reshape(self.rounds, -1)
+            sources = self._sources(self._turned(list(shifts.T[..., None]))[0])
+            others = np.broadcast_to(sources != np.arange(len(self._ranks)), (self.rounds, len(self._ranks)))
+            known = _COUNTED[self._ends] = float(others.sum(axis=0).max()) / self.rounds
+        return known
 
     @property
     def rounds(self) -> int:
@@ -138,13 +144,21 @@ class Routing:
         return known
 
     def _made(self, number: int) -> Round:
+        place, pieces = self._turned(self._shifts[number])
+        sources = self._sources(place)
+        cuts = [self._index(tail.new) % tail.ratio for tail in self.digits.cuts]
+        return Round(sources.tolist(), np.argsort(sources).tolist(), _rows(pieces, sources), _rows(cuts, sources))
+
+    def _turned(self, shifts: Sequence[int | np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[..., ranks], the grid position from which each rank is sent to, and the places of the pieces in each joined
+        tail; `shifts`, [..., 1] each, are those of the digits that are joined."""
         same, here, there = self._loose
         place = np.zeros_like(self._ranks)
         for old, new in self._pairs:
-            place += self._placed(self._index(new), old)
+            place = place + self._placed(self._index(new), old)
         virtual = [(tail, self._index(tail.new)) for tail in self.digits.cuts if tail.is_compound]
         for tail, index in virtual:
-            place += self._placed(index // tail.ratio, tail.old)
+            place = place + self._placed(index // tail.ratio, tail.old)
         rest = self._index(here)
         for tail, index in virtual:
             rest = rest * tail.ratio + index % tail.ratio
@@ -155,18 +169,21 @@ class Routing:
             rest, shares[tail] = np.divmod(rest, tail.ratio)
         for ref in reversed(there):
             rest, coordinates[ref] = np.divmod(rest, ref.size)
-        pieces = self._join(number, coordinates, shares)
+        pieces = self._join(shifts, coordinates, shares)
         for tail in joins:
-            place += self._placed(self._index(tail.new) * tail.ratio + shares[tail], tail.old)
+            place = place + self._placed(self._index(tail.new) * tail.ratio + shares[tail], tail.old)
         for ref, coordinate in coordinates.items():
-            place += coordinate * self.mesh.stride(ref)
-        return self._finished(place, pieces)
+            place = place + coordinate * self.mesh.stride(ref)
+        return place, pieces
 
     def _join(
-        self, number: int, coordinates: dict[AxisRef, np.ndarray], shares: dict[Tail, np.ndarray]
+        self,
+        given: Sequence[int | np.ndarray],
+        coordinates: dict[AxisRef, np.ndarray],
+        shares: dict[Tail, np.ndarray],
     ) -> list[np.ndarray]:
-        """Shift the digits that are joined by the round's number; the place of the pieces in each joined tail."""
-        shifts, pieces = iter(self._shifts[number]), []
+        """Shift the digits that are joined; the place of the pieces in each joined tail."""
+        shifts, pieces = iter(given), []
         for tail in self.digits.joins:
             if tail.is_compound:
                 shares[tail] = (shares[tail] + next(shifts)) % tail.ratio
@@ -187,10 +204,9 @@ class Routing:
             place += coordinate * self.mesh.stride(ref)
         return place
 
-    def _finished(self, place: np.ndarray, pieces: list[np.ndarray]) -> Round:
-        sources = place if self.mesh.order is None else np.asarray(self.mesh.order)[place]
-        cuts = [self._index(tail.new) % tail.ratio for tail in self.digits.cuts]
-        return Round(sources.tolist(), np.argsort(sources).tolist(), _rows(pieces, sources), _rows(cuts, sources))
+    def _sources(self, place: np.ndarray) -> np.ndarray:
+        """The ranks at grid positions."""
+        return place if self.mesh.order is None else np.asarray(self.mesh.order)[place]
 
 
 def _rows(columns: Sequence[np.ndarray], like: np.ndarray) -> list[tuple[int, ...]]:

@@ -124,11 +124,6 @@ class MeshCuts:
         """Note what came out of the way that was given last: a plan's seconds, or a bound for all plans."""
         self.searched[next(reversed(self.searched))] = seconds
 
-    @property
-    def best(self) -> MeshUnits:
-        """Of those that were searched the one of the least seconds."""
-        return self.units if self.is_whole else self.units.cut(min(self.searched, key=self.searched.__getitem__))
-
     def _promising(self, parts: int) -> list[Cuts]:
         """Ways with a part more than the best of those before, cut where that is good by itself."""
         before = sorted((cuts for cuts in self.searched if len(cuts) == parts - 2), key=self.searched.__getitem__)[

@@ -11,8 +11,11 @@ from autoshard import nn
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.evaluate import moves_of, plan_seconds
 from autoshard.cost.prices import prices_for
+from autoshard.layout.mesh import Mesh
 from autoshard.partition.bundling import latency_shares
-from autoshard.search import search_modes
+from autoshard.search import Problem, find_mode, search_modes
+from autoshard.search.exact.over_mesh_cuts import small_optimum
+from autoshard.search.program_price import price_of
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import AutoshardError
 from costmodel import preset
@@ -45,7 +48,9 @@ def planned(mode: str, mesh: str, hardware: str):
     return ash.plan(step(), mesh=mesh, search=mode, hardware=hardware)
 
 
-@pytest.mark.parametrize(("mesh", "hardware"), [("64", "a100"), ("dp=4 tp=3", "h100"), ("2x2x2", "tpu_v5p")])
+@pytest.mark.parametrize(
+    ("mesh", "hardware"), [("64", "a100"), ("dp=4 tp=3", "h100"), ("2x2x2", "tpu_v5p"), ("256", "a100")]
+)
 def test_the_default_is_above_no_mode(mesh, hardware):
     ours, compared = planned("sharding_propagation", mesh, hardware).cost.seconds, 0
     for mode in search_modes():
@@ -58,6 +63,25 @@ def test_the_default_is_above_no_mode(mesh, hardware):
         compared += 1
         assert ours <= other * (1 + NONE), mode
     assert compared >= 6
+
+
+def test_the_default_is_not_above_the_plan_of_the_least_sum_on_many_devices():
+    """A large mesh is cut in many ways, of which one is searched for the least sum."""
+
+    class Blocks(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.loss = nn.TransformerBlock(128, 4, 512, causal=True), nn.MSELoss()
+
+        def construct(self, x, y):
+            return self.loss(self.block(x), y)
+
+    network = Blocks()
+    optimizer = nn.Adam(network.trainable_params(), learning_rate=1e-3)
+    graph = train_step(network, optimizer, *[TensorType.of((32, 64, 128), "f32")] * 2).graph
+    problem = Problem(graph, Mesh.flat(512), preset("a100").for_ranks(512))
+    least = price_of(problem, small_optimum(problem))
+    assert price_of(problem, find_mode("sharding_propagation")(problem)) <= least * (1 + NONE)
 
 
 def test_gradients_that_are_completed_where_they_are_made_share_their_latency():

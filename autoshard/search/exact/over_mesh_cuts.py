@@ -14,7 +14,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.domains import MeshUnits
-from autoshard.search.exact.search import ExactSearch, Solution, solve_below
+from autoshard.search.exact.search import SWEEPS, ExactSearch, Solution, solve_below
 from autoshard.search.factor_graph import Candidates, FactorGraph
 from autoshard.search.greedy.choose import ALTERNATIVES
 from autoshard.search.mesh_cuts import MeshCuts
@@ -35,6 +35,8 @@ SMALL_MESH = 64
 GOOD = 0.01
 """How far, relatively, the sum of a plan to begin with may be from the least; and by how much less than those that are
 known it has to cost."""
+FEW_SWEEPS = 8
+"""Sweeps over equal layers for a first bound of ways that are many."""
 PROMISING = 2
 """Of several ways to use a mesh so many are searched for a good plan, those of the least bounds at first."""
 
@@ -82,48 +84,37 @@ def counted(mesh_cuts: MeshCuts, searched: int) -> dict[str, float]:
     return {"possible ways": float(mesh_cuts.possible), "ways": float(mesh_cuts.total), "searched": float(searched)}
 
 
-def small_optimum(problem: Problem, known: float = math.inf, mesh_cuts: MeshCuts | None = None) -> Plan:
+def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
     The mesh is used in few parts (`MeshCuts`, short). Of several ways to do so the best of those that a first bound
-    promises most of.
+    promises most of; where not all are looked at (`is_short`), of the one that it promises most of.
 
     Args:
         known: seconds of the best plan that is known (as `plan_seconds`): of a mesh that is used in one way, others are
             looked for until it is proven that none costs less by GOOD.
-        mesh_cuts: those that another search has been through, in the place of first bounds: the one that was best.
 
     Raises:
         PlanError: the problem is larger, or no plan is found that costs less.
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    end = now() + SMALL_SECONDS
-    if mesh_cuts is not None:
-        searches = [_small_search(problem, mesh_cuts.best, end)]
-    else:
-        mesh_cuts = MeshCuts(problem, short=True)
-        searches = _most_promising(problem, mesh_cuts, end)
-    known = known if mesh_cuts.is_whole else math.inf
-    best: tuple[FactorGraph, Solution] | None = None
-    for factor_graph, search in searches:
-        found, _ = search.run(known)
-        if found is not None:
-            best, known = (factor_graph, found), found.value
-    if best is None:
-        raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
-    return plan_of_assignment(*best)
-
-
-def _most_promising(problem: Problem, mesh_cuts: MeshCuts, end: float) -> list[tuple[FactorGraph, ExactSearch]]:
-    """Searches of the ways to use the mesh, those of the least first bounds."""
+    mesh_cuts, end, all_ways = MeshCuts(problem, short=True), now() + SMALL_SECONDS, is_short(problem)
     found = []
     for units in mesh_cuts:
         factor_graph, search = _small_search(problem, units, end)
-        bound = 0.0 if mesh_cuts.total == 1 else search.glance()
+        bound = 0.0 if mesh_cuts.total == 1 else search.glance(SWEEPS if all_ways else FEW_SWEEPS)
         mesh_cuts.note(bound)
         found.append((bound, factor_graph, search))
-    return [one[1:] for one in sorted(found, key=lambda one: one[0])[:PROMISING]]
+    known = known if mesh_cuts.is_whole else math.inf
+    best: tuple[FactorGraph, Solution] | None = None
+    for _, factor_graph, search in sorted(found, key=lambda one: one[0])[: PROMISING if all_ways else 1]:
+        solution, _ = search.run(known)
+        if solution is not None:
+            best, known = (factor_graph, solution), solution.value
+    if best is None:
+        raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
+    return plan_of_assignment(*best)
 
 
 def _small_search(problem: Problem, units: MeshUnits, end: float) -> tuple[FactorGraph, ExactSearch]:

@@ -103,9 +103,9 @@ class ExactSearch:
         self.started = False
         self.stats: dict[str, float] = {"turns": len(self.srmp.orbits), "branches": 0}
 
-    def glance(self) -> float:
-        """A bound after a few sweeps."""
-        self._start()
+    def glance(self, sweeps: int = SWEEPS) -> float:
+        """A bound after a few sweeps, behind up to so many that equal layers share."""
+        self._start(sweeps)
         return self.srmp.tighten(GLANCE, self.end, GAIN)
 
     def run(self, value: float = math.inf) -> tuple[Solution | None, float]:
@@ -121,9 +121,9 @@ class ExactSearch:
             return None, proved
         return Solution(self.best, self.value, proved, self.stats), proved
 
-    def _start(self) -> None:
+    def _start(self, sweeps: int = SWEEPS) -> None:
         if not self.started:
-            self.srmp.start(SWEEPS, self.end, ALIKE, self.enough)
+            self.srmp.start(sweeps, self.end, ALIKE, self.enough)
             self.started = True
 
     @property

@@ -44,9 +44,8 @@ from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
 from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
 from autoshard.search.memory_limit import MEMORY
-from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
-from autoshard.search.modes.dynamic_programming import by_eliminations
+from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
@@ -148,10 +147,9 @@ def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
     That of the least sum is one of them on large meshes; on others assignments begin with it."""
     if problem.options.get(MEMORY) is not None or problem.thrifty and not is_short(problem):
         return
-    mesh_cuts = MeshCuts(problem, short=True)
-    yield partial(by_eliminations, problem, mesh_cuts)
+    yield partial(dynamic_programming, problem)
     if not (problem.runs or is_short(problem)):
-        yield partial(small_optimum, problem, mesh_cuts=mesh_cuts)
+        yield partial(small_optimum, problem)
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:

@@ -47,11 +47,6 @@ def dynamic_programming(problem: Problem) -> Plan:
         PlanError: an operator with regions; an option (`algo_parameters.py`) that has no such value.
         StrategyError: an annotation that does not fit.
     """
-    return by_eliminations(problem, MeshCuts(problem, short=True))
-
-
-def by_eliminations(problem: Problem, mesh_cuts: MeshCuts) -> Plan:
-    """The same over given ways to use the mesh, which say afterwards what was best."""
     for node in problem.graph.nodes:
         if node.regions:
             raise PlanError(
@@ -59,7 +54,8 @@ def by_eliminations(problem: Problem, mesh_cuts: MeshCuts) -> Plan:
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
     prices = chooser(problem.mesh, problem.hardware).prices
-    algorithm, pricing = SearchParameters.of(problem.options), Pricing(problem, prices)
+    algorithm, mesh_cuts = SearchParameters.of(problem.options), MeshCuts(problem, short=True)
+    pricing = Pricing(problem, prices)
     best: tuple[Assignment, CostGraph] | None = None
     for units in mesh_cuts:
         candidates = None if algorithm == PLAIN else Candidates(algorithm, prices)
