@@ -35,7 +35,7 @@ SMALL_MESH = 64
 GOOD = 0.01
 """How far, relatively, the sum of a plan to begin with may be from the least; and by how much less than those that are
 known it has to cost."""
-FEW_SWEEPS = 8
+FEW_SWEEPS = 3
 """Sweeps over equal layers for a first bound of ways that are many."""
 PROMISING = 2
 """Of several ways to use a mesh so many are searched for a good plan, those of the least bounds at first."""
