@@ -88,7 +88,7 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
     The mesh is used in few parts (`MeshCuts`, short). Of several ways to do so the best of those that a first bound
-    promises most of; where not all are looked at (`is_short`), of the one that it promises most of.
+    promises most of.
 
     Args:
         known: seconds of the best plan that is known (as `plan_seconds`): of a mesh that is used in one way, others are
@@ -97,24 +97,47 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     Raises:
         PlanError: the problem is larger, or no plan is found that costs less.
     """
-    if len(problem.graph.nodes) > SMALL_NODES:
-        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts, end, all_ways = MeshCuts(problem, short=True), now() + SMALL_SECONDS, is_short(problem)
-    found = []
-    for units in mesh_cuts:
-        factor_graph, search = _small_search(problem, units, end)
-        bound = 0.0 if mesh_cuts.total == 1 else search.glance(SWEEPS if all_ways else FEW_SWEEPS)
-        mesh_cuts.note(bound)
-        found.append((bound, factor_graph, search))
-    known = known if mesh_cuts.is_whole else math.inf
+    known = known if MeshCuts(problem, short=True).is_whole else math.inf
     best: tuple[FactorGraph, Solution] | None = None
-    for _, factor_graph, search in sorted(found, key=lambda one: one[0])[: PROMISING if all_ways else 1]:
+    for factor_graph, search in promising(problem):
         solution, _ = search.run(known)
         if solution is not None:
             best, known = (factor_graph, solution), solution.value
     if best is None:
         raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
     return plan_of_assignment(*best)
+
+
+def near_optimum(factor_graph: FactorGraph, search: ExactSearch) -> Plan:
+    """The plan that one of the searches of `promising` finds.
+
+    Raises:
+        PlanError: it finds none.
+    """
+    solution, _ = search.run()
+    if solution is None:
+        raise PlanError(f"no plan of {factor_graph.graph.name!r} is found in time")
+    return plan_of_assignment(factor_graph, solution)
+
+
+def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
+    """Searches for the least sum of a small problem, on the cuts of its mesh of which a first bound promises most.
+
+    Raises:
+        PlanError: the problem is larger.
+    """
+    if len(problem.graph.nodes) > SMALL_NODES:
+        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
+    mesh_cuts, end, sweeps = MeshCuts(problem, short=True), now() + SMALL_SECONDS, FEW_SWEEPS
+    if is_short(problem):
+        sweeps = SWEEPS
+    found = []
+    for units in mesh_cuts:
+        factor_graph, search = _small_search(problem, units, end)
+        bound = 0.0 if mesh_cuts.total == 1 else search.glance(sweeps)
+        mesh_cuts.note(bound)
+        found.append((bound, factor_graph, search))
+    return [(factor_graph, search) for _, factor_graph, search in sorted(found, key=lambda one: one[0])[:PROMISING]]
 
 
 def _small_search(problem: Problem, units: MeshUnits, end: float) -> tuple[FactorGraph, ExactSearch]:

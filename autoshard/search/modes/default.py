@@ -36,7 +36,7 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, small_optimum
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, near_optimum, promising, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -144,12 +144,14 @@ def _plans(own: _Combination) -> Iterator[Plan]:
 
 def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
     """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
-    That of the least sum is one of them on large meshes; on others assignments begin with it."""
+    Those of least sums are among them on large meshes; on others assignments begin with the least."""
     if problem.options.get(MEMORY) is not None or problem.thrifty and not is_short(problem):
         return
     yield partial(dynamic_programming, problem)
-    if not (problem.runs or is_short(problem)):
-        yield partial(small_optimum, problem)
+    if problem.runs or is_short(problem):
+        return
+    with suppress(PlanError):
+        yield from (partial(near_optimum, *search) for search in promising(problem))
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
