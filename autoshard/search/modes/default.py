@@ -10,7 +10,7 @@
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`);
-   on large meshes it is another plan to compare with.
+   on large meshes those of several cuts are other plans to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
    "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
