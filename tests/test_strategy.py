@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from autoshard.core.enumerate import divisors, enumerate_strategies, some_strategies
 from autoshard.core.place import parse_strategy, place_parts, show_given
 from autoshard.core.rule import Rule, bind
-from autoshard.core.strategy import Strategy, is_legal, is_runnable, project, replicated_strategy, show_parts
+from autoshard.core.strategy import (
+    Strategy,
+    is_legal,
+    is_runnable,
+    legal_rows,
+    project,
+    replicated_strategy,
+    show_parts,
+)
 from autoshard.layout import Layout, Mesh
 from autoshard.util.errors import LayoutError, StrategyError
 
@@ -126,6 +134,7 @@ def test_every_rank_has_one_block_of_every_tensor(data):
         _one_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims
     )
     assert is_legal(rule, parts) == legal
+    assert legal_rows(rule, np.array([parts, [1] * len(parts)])).tolist() == [legal, True]
 
 
 def _one_block(rule: Rule, dim: tuple[int, ...], parts: list[int]) -> bool:

@@ -66,7 +66,7 @@ def test_the_default_is_above_no_mode(mesh, hardware):
 
 
 def test_the_default_is_not_above_the_plan_of_the_least_sum_on_many_devices():
-    """A large mesh is cut in many ways, of which one is searched for the least sum."""
+    """A large mesh is cut in many ways, of which few are searched for the least sum."""
 
     class Blocks(nn.Cell):
         def __init__(self) -> None:

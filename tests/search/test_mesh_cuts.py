@@ -90,7 +90,8 @@ def test_short_searches_go_outwards_as_long_as_it_gets_better(best):
     for units in ways:
         ways.note(1.0 + abs(len(f"{units.sizes[0]:b}") - 1 - best))
     assert ways.searched[(best,)] == 1.0 == min(ways.searched.values())
-    assert len(ways.searched) == min(3 + abs(best - 5), 6 if best in (1, 9) else 9)
+    beyond = 1 < best < 9  # the first that is worse again
+    assert len(ways.searched) == 1 + abs(best - 5) + beyond + 1  # halves, up to the best, and one to the other side
 
 
 def test_two_parts_are_nearly_as_good_as_three():

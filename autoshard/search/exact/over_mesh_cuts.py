@@ -128,9 +128,8 @@ def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts, end, sweeps = MeshCuts(problem, short=True), now() + SMALL_SECONDS, FEW_SWEEPS
-    if is_short(problem):
-        sweeps = SWEEPS
+    mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
+    sweeps = SWEEPS if is_short(problem) else FEW_SWEEPS
     found = []
     for units in mesh_cuts:
         factor_graph, search = _small_search(problem, units, end)
