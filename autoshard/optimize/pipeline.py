@@ -38,9 +38,10 @@ DEFAULT = tuple(name for name in PASSES if name != "overlap")
 """What runs unless something else is asked for. Where ranks share processors, as MPI ranks of one machine do, what
 collectives do beside computing is taken from it: overlap has to be asked for."""
 
-MORE_MEMORY = 1.05
-"""How many times the peak memory that a program takes without passes it may take with them, unless a limit says less:
-common buffers of collectives need some (PyTorch DDP gives each of its buckets 25 MiB)."""
+MORE_MEMORY, BUCKET = 1.05, 25 * 2**20
+"""How many times the peak memory that a program takes without passes it may take with them, and how many bytes more it
+may take in any case, unless a limit says less: common buffers of collectives need some (each bucket of PyTorch DDP has
+25 MiB, `bucket_cap_mb`)."""
 ATTEMPTS = 32
 """How often a pass is tried at some of its places before it is left at those that fit."""
 LARGE = 250
@@ -95,6 +96,7 @@ def optimize(
     passes: Iterable[str] = DEFAULT,
     *,
     more_memory: float = MORE_MEMORY,
+    bucket: int = BUCKET,
     limit: int | None = None,
     fixed: Collection[Node] = frozenset(),
 ) -> tuple[Program, tuple[Saving, ...]]:
@@ -104,7 +106,8 @@ def optimize(
         hardware: whose times decide, made for the program's number of ranks.
         passes: names of `PASSES`, to be run in this order.
         more_memory: how many times the present peak memory the program may take afterwards.
-        limit: bytes above which it must not take more than at present.
+        bucket: how many bytes more than at present it may take in any case.
+        limit: bytes above which it must not take more than at present; by default what a device has.
         fixed: operators that stay split as they are, and whose results are left as they are: somebody asked for it.
 
     Raises:
@@ -113,7 +116,8 @@ def optimize(
     passes = check_passes(passes)
     costs = Costs(hardware)
     found = measure(program, costs)
-    room = int(found.peak * more_memory)
+    room = max(int(found.peak * more_memory), found.peak + bucket)
+    limit = hardware.device.memory_bytes if limit is None else limit
     room = room if limit is None else max(found.peak, min(room, limit))
     savings = []
     for name in passes:

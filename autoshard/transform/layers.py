@@ -98,9 +98,23 @@ class RepeatedLayers:
                 shapes[layer].append((position, node.key, node.regions, read))
         return all(one == shapes[1] for one in shapes[2 : self.count - 2])
 
+    @cached_property
+    def _shared(self) -> frozenset[Value]:
+        """What one layer makes for others that are not next to it, such as a mask that all of them need: to these it is
+        as if it came from outside."""
+        found = set()
+        for node, (layer, _) in self.places.items():
+            for value in node.operands:
+                made = self._made(value)
+                if made is not None and abs(made[0] - layer) > 1:
+                    found.add(value)
+        return frozenset(found)
+
     def _read(self, value: Value, layer: int) -> tuple:
         """What a value is to a layer that reads it, in words that equal layers share."""
         made = self._made(value)
+        if value in self._shared:
+            return (value,)
         if made is not None:
             other, position, number = made
             return other - layer, position, number
