@@ -8,7 +8,7 @@ those of parameters on their way into a step and of gradients on their way out o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
 from autoshard.optimize.rewrite import InstructionBlock, Replacement, rewritten
@@ -61,10 +61,12 @@ def _groups(
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
     Early values' are done with early ones' alone. With `early` at the place of the first, where the others' operands
-    have to be there; else at that of the last, which has to come before anything reads the others' results.
+    have to be there, maybe since what makes them is done at an earlier place, too; else at that of the last, which has
+    to come before anything reads the others' results.
     """
     costs = setting.costs
     open_groups: dict[tuple, _Group] = {}
+    sooner: dict[Register, int] = {}
     for position, one in enumerate(block.instructions):
         end = among.of(one.operand) if isinstance(one, Collective) else ""
         kind = bundle_key(one) if isinstance(one, Collective) and end else None
@@ -72,12 +74,13 @@ def _groups(
             continue
         key = end, kind
         group = open_groups.get(key)
-        if group is not None and _fits(block, group, one, early, position):
+        if group is not None and _fits(block, group, one, sooner if early else None, position):
             size, seconds = group.grown(one, costs)
             # One more part has to take less time in the bundle than on its own.
             is_less = size.copied <= setting.buffer and seconds < group.seconds + costs.of(one).talking
             if is_less and setting.ok(one.result.name):
                 group.add(block, position, one, size, seconds)
+                sooner[one.result] = group.parts[0][0]
                 continue
         if group is not None and len(group.parts) > 1:
             yield group.parts
@@ -85,9 +88,17 @@ def _groups(
     yield from (group.parts for group in open_groups.values() if len(group.parts) > 1)
 
 
-def _fits(block: InstructionBlock, group: _Group, one: Collective, early: bool, position: int) -> bool:
-    if early:
-        return block.makers.get(one.operand, -1) < group.parts[0][0]
+def _fits(
+    block: InstructionBlock, group: _Group, one: Collective, sooner: Mapping[Register, int] | None, position: int
+) -> bool:
+    """Whether a collective can be done where its group is.
+
+    Args:
+        sooner: for groups at the place of their first, the places of what has moved to such a one; None for the last.
+    """
+    if sooner is not None:
+        made = sooner.get(one.operand, block.makers.get(one.operand, -1))
+        return made < group.parts[0][0]
     return group.needed > position
 
 
