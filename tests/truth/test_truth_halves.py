@@ -30,7 +30,7 @@ def _row(name: str, sequence: int, batch: int) -> Row:
 def test_constants_are_found_again():
     rows = [_row("short", 256, 64), _row("long", 16384, 1), _row("between", 2048, 4)]
     predictor, true = Predictor(), (0.8, 1.3)
-    measured = [predictor.on(with_shares(true))(row).seconds for row in rows]
+    measured = [predictor.on(with_shares({"a100": true}))(row).seconds for row in rows]
     rows = [replace_measured(row, seconds) for row, seconds in zip(rows, measured, strict=True)]
     found = fit(predictor, rows)
     assert found["a100"] == pytest.approx(true, rel=1e-3)
@@ -59,8 +59,9 @@ def replace_measured(row: Row, seconds: float) -> Row:
 
 
 def test_rows_of_one_model_are_in_one_half():
-    halves = {half_of("s", _row(f"row {i}", 64 * (1 + i), 1)) for i in range(8)}
-    assert len(halves) == 1
+    rows = [_row(f"row {i}", 64 * (1 + i), 1) for i in range(16)]
+    assert len({half_of("s", row) for row in rows}) == 1
+    assert {half_of("s", row, by="row") for row in rows} == {0, 1}
     sizes = (DecoderModel("gpt", 64 * i, 4, 4, 960) for i in range(1, 20))
     rows = [Row("r", "t", one, 64, "a100", ParallelDegrees(), "zero3", 1, 1, Measurement(1.0)) for one in sizes]
     assert {half_of("s", row) for row in rows} == {0, 1}
