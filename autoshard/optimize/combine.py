@@ -9,6 +9,7 @@ those of parameters on their way into a step and of gradients on their way out o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
 from autoshard.optimize.rewrite import InstructionBlock, Replacement, rewritten
@@ -19,6 +20,7 @@ from autoshard.partition.verify_bundles import bundle_key
 
 def combine(program: Program, setting: Setting) -> Program:
     """The program with bundles where these take less time than their parts one by one."""
+    program = rewritten(program, partial(_cut_sooner, among=bundled(program)))
     for early in (True, False):
         among = bundled(program)
 
@@ -27,6 +29,20 @@ def combine(program: Program, setting: Setting) -> Program:
 
         program = rewritten(program, sweep)
     return program
+
+
+def _cut_sooner(block: InstructionBlock, among: Ends[Register]) -> list[Replacement]:
+    """What ranks only cut of late values, right behind what makes these: collectives that read it can be done there."""
+    found: list[Replacement] = []
+    places: dict[Register, int] = {}
+    for position, one in enumerate(block.instructions):
+        if not isinstance(one, Collective) or one.step.communicates or among.of(one.operand) != "late":
+            continue
+        place = places.get(one.operand, block.makers.get(one.operand, -1) + 1)
+        if 0 < place < position:
+            places[one.result] = place
+            found.append(Replacement(one.result.name, frozenset((position,)), {place: (one,)}))
+    return found
 
 
 def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Replacement:

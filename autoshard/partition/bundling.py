@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Graph, Node, Value
-from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
+from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -126,7 +126,7 @@ def is_heavy(node: Node) -> bool:
 
 
 def _is_heavy(one: Instruction) -> bool:
-    if isinstance(one, Collective):
+    if isinstance(one, Collective | Bundle):
         return False
     return not isinstance(one, Compute) or is_heavy(one.node)
 
