@@ -39,9 +39,9 @@ DEFAULT = tuple(name for name in PASSES if name != "overlap")
 collectives do beside computing is taken from it: overlap has to be asked for."""
 
 MORE_MEMORY, BUCKET = 1.05, 25 * 2**20
-"""How many times the peak memory that a program takes without passes it may take with them, and how many bytes more it
-may take in any case, unless a limit says less: common buffers of collectives need some (each bucket of PyTorch DDP has
-25 MiB, `bucket_cap_mb`)."""
+"""How many times the peak memory that a program takes without passes it may take with them, unless a limit says less;
+and how many bytes more at least from "combine" on, for common buffers of collectives: as many as each bucket of PyTorch
+DDP has (`bucket_cap_mb`)."""
 ATTEMPTS = 32
 """How often a pass is tried at some of its places before it is left at those that fit."""
 LARGE = 250
@@ -106,7 +106,7 @@ def optimize(
         hardware: whose times decide, made for the program's number of ranks.
         passes: names of `PASSES`, to be run in this order.
         more_memory: how many times the present peak memory the program may take afterwards.
-        bucket: how many bytes more than at present it may take in any case.
+        bucket: how many bytes more than at present it may take in any case from "combine" on.
         limit: bytes above which it must not take more than at present; by default what a device has.
         fixed: operators that stay split as they are, and whose results are left as they are: somebody asked for it.
 
@@ -116,11 +116,13 @@ def optimize(
     passes = check_passes(passes)
     costs = Costs(hardware)
     found = measure(program, costs)
-    room = max(int(found.peak * more_memory), found.peak + bucket)
-    limit = hardware.device.memory_bytes if limit is None else limit
-    room = room if limit is None else max(found.peak, min(room, limit))
+    least, room = found.peak, int(found.peak * more_memory)
+    most = hardware.device.memory_bytes if limit is None else limit
     savings = []
     for name in passes:
+        if name == "combine":
+            room = max(room, least + bucket)
+        room = max(least, min(room, most))
         before, changed = found, within(PASSES[name], program, Setting(costs, fixed=fixed), room)
         if changed is not program:
             program, found = changed, measure(changed, costs)

@@ -47,7 +47,6 @@ from autoshard.search.memory_limit import MEMORY
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
-from autoshard.search.modes.recursive import cut_in_rounds
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest, retold
@@ -134,7 +133,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
     named = (partial(own.named, name) for name in named_plans())
-    for other in (partial(cut_in_rounds, problem), *_of_all_strategies(problem), *named):
+    for other in (*_of_all_strategies(problem), *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = other()
