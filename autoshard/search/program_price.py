@@ -15,12 +15,14 @@ from autoshard.cost.evaluate import operator_seconds, program_seconds, redistrib
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node
 from autoshard.optimize import Saving, optimize, optimize_freely
+from autoshard.optimize.pipeline import BUCKET
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
+from autoshard.transform.recompute import saves_memory
 from autoshard.util.doing import so_far
 from costmodel import Hardware
 
@@ -31,7 +33,8 @@ the program before all passes."""
 
 
 def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int | None = None) -> Made:
-    """The program of a plan after the passes, and what each of them saved.
+    """The program of a plan after the passes, and what each of them saved; without large common buffers where the step
+    is to take little memory.
 
     Args:
         hardware: whose times the passes go by, made for the plan's number of ranks.
@@ -40,7 +43,8 @@ def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int
     """
     made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes), limit)
     if key not in made:
-        made[key] = optimize(_lowered(plan), hardware, passes, limit=limit, fixed=_asked(plan))
+        bucket = 0 if saves_memory(plan.graph) else BUCKET
+        made[key] = optimize(_lowered(plan), hardware, passes, bucket=bucket, limit=limit, fixed=_asked(plan))
     return made[key]
 
 

@@ -30,6 +30,11 @@ def backward_begins(graph: Graph) -> int:
     return len(graph.nodes)
 
 
+def saves_memory(graph: Graph) -> bool:
+    """Whether anything is made or gathered again, which takes time and is done for memory alone."""
+    return any(value.name.endswith((AGAIN, GATHERED)) for value in graph.values)
+
+
 def kept(graph: Graph) -> tuple[Node, ...]:
     """The forward nodes with results that the backward pass uses, so that these are kept until then."""
     begin = backward_begins(graph)

@@ -71,7 +71,7 @@ def test_parameters_of_many_layers_come_together_in_buffers_that_have_room():
     (update,) = (ready for (stage, kind), ready in whole.programs.pieces.items() if (stage, kind) == (0, "U0"))
     kinds = [getattr(getattr(one, "step", None), "kind", "") for one in update.program.instructions]
     bundles = [one for one in update.program.instructions if isinstance(one, Bundle)]
-    assert "all_gather" not in kinds and len(bundles) > 4
+    assert "all_gather" not in kinds and 0 < len(bundles) < 4
     assert sum(len(one.parts) for one in bundles if one.parts[0].step.kind == "all_gather") > 40
 
 
