@@ -130,7 +130,7 @@ class Fetch:
     @cached_property
     def messages(self) -> int:
         """From how many others a rank receives at most."""
-        return _Scheduler(self, self._shape).most_sources()
+        return _Scheduler(self, self._shape).most_sources() if self.added_partial else _most_blocks(self, self._shape)
 
     @cached_property
     def _shape(self) -> Shape:
@@ -240,6 +240,27 @@ def _schedule(one: Fetch, shape: Shape) -> tuple[tuple[FetchPiece, ...], ...]:
     return _Scheduler(one, shape).rows()
 
 
+def _most_blocks(one: Fetch, shape: Shape) -> int:
+    """From how many others a rank that shares its block with nobody receives at most: it takes all it needs of a block
+    and a term from one holder, and nothing of what it holds itself."""
+    mesh = one.before.mesh
+    places = grid_positions(mesh)
+    needed = np.full(len(places), size_of(one.reduced))
+    own = np.ones(len(places), bool)
+    for dim, whole in enumerate(shape):
+        parts = one.before.parts[dim], one.after.parts[dim]
+        before, after = (layout.local_shape(shape)[dim] for layout in (one.before, one.after))
+        touched = np.zeros(parts[::-1], bool)  # which blocks of before each block of after has something of
+        marks = np.array(cell_marks(one.before, one.after, dim, whole, (one.size or shape)[dim]))
+        for place in range(parts[1]):
+            inside = marks[(marks >= place * after) & (marks <= (place + 1) * after)]
+            touched[place, inside[:-1] // before] = True
+        old, new = (index_along(mesh, places, layout.dims[dim]) for layout in (one.before, one.after))
+        needed *= touched.sum(axis=1)[new]
+        own &= touched[new, old]
+    return int((needed - own).max())
+
+
 def _replicas(one: Fetch, places: np.ndarray) -> np.ndarray:
     """Which replica of the terms each rank holds.
 
@@ -286,13 +307,8 @@ class _Scheduler:
         return tuple(map(tuple, rows))
 
     def most_sources(self) -> int:
-        """From how many others a rank receives pieces at most, without a look at where these lie.
-
-        A rank that shares its block with nobody takes all it needs of a block and a term from one holder, and nothing
-        of what it holds itself.
-        """
-        if not self.one.added_partial:
-            return max(map(self._blocks_needed, range(len(self.new))))
+        """From how many others a rank of a group that shares a block receives pieces at most, without a look at where
+        these lie."""
         if self.one.size is None and all(len(ranks) == 1 for ranks in self.holders.values()):
             counts = [self._units_heard(members) for members in self._groups()]
             known = [count for count in counts if count is not None]
@@ -318,11 +334,6 @@ class _Scheduler:
         whole, left = divmod(lacked, count)
         each_gets_one = not spans or (left and count % left == 0)
         return whole + (min(left, 1) if each_gets_one else left)
-
-    def _blocks_needed(self, rank: int) -> int:
-        found = [{index for _, index in self._spans(dim, place)} for dim, place in enumerate(self.new[rank])]
-        own = all(index in one for index, one in zip(self.old[rank], found, strict=True))
-        return self.terms * math.prod(map(len, found)) - own
 
     def _groups(self) -> Iterator[list[int]]:
         """The ranks that share a block."""
