@@ -85,7 +85,7 @@ def _groups(block: InstructionBlock, early: bool, setting: Setting, among: Ends[
     """
     costs = setting.costs
     open_groups: dict[tuple, _Group] = {}
-    places = _Places(block)
+    places = _EarlierPlaces(block)
     for position, one in enumerate(block.instructions):
         if not isinstance(one, Collective | Bundle):
             continue
@@ -111,7 +111,7 @@ def _groups(block: InstructionBlock, early: bool, setting: Setting, among: Ends[
     yield from (group for group in open_groups.values() if len(group.parts) > 1)
 
 
-class _Places:
+class _EarlierPlaces:
     """Where registers are made after what has moved to earlier places so far."""
 
     def __init__(self, block: InstructionBlock) -> None:

@@ -2,6 +2,7 @@
 
     layers = RepeatedLayers.of(graph)      operators called `model.layers.7.attention.query` make up layer 7
     layers.only(4)                         the step of layers 0 and 1 and the last two
+    layers.alike(layers.only(4))           what each operator and value of the whole step is like in this one
 
 Layers are found by the names of operators and proven equal: the same operators in the same order on equal types, that
 read the same of the layer before, of the one after (in the backward pass), and of what lies outside.
@@ -150,6 +151,30 @@ class RepeatedLayers:
             raise GraphError(f"{self.graph.name!r} returns what a layer makes, and so needs all of them")
         return self._of(kept, outputs)
 
+    def alike(self, short: Graph) -> Alike:
+        """What of the step with fewer layers, as `only` makes it, all of this step is like: what is in both itself, and
+        what is in a layer that was left out what stands in its place in the last layer that was kept before these."""
+        made = {node.results: node for node in short.nodes}
+        kept = sorted({self.places[node][0] for node in self.places if node.results in made})
+        last = kept[-FEWEST]
+        at = {of: node for node, of in self.places.items()}
+        inputs = {value.name: value for value in short.inputs}
+        nodes: dict[Node, Node] = {}
+        values: dict[Value, Value] = {}
+        for value in self.graph.inputs:
+            name = self._pattern.sub(lambda found: self._renumbered(found, last), value.name)
+            values[value] = inputs.get(value.name) or inputs[name]
+        for node in self.graph.nodes:
+            one = node if node.results in made else at[last, self.places[node][1]]
+            nodes[node] = made[one.results]
+            values.update(zip(node.results, one.results, strict=True))
+        return Alike(self, tuple(kept), nodes, values)
+
+    @staticmethod
+    def _renumbered(found: re.Match[str], layer: int) -> str:
+        text, start = found.group(), found.start("number") - found.start()
+        return f"{text[:start]}{layer}{text[start + len(found['number']) :]}"
+
     def _joined(self, node: Node, at: Mapping[tuple[int, Place], Node], gone: range, by: int) -> Node:
         """A node that is kept, reading what is kept: of the layer that is next to its own now."""
 
@@ -190,3 +215,33 @@ class RepeatedLayers:
             updates={place_out[i]: place_in[into] for i, into in graph.updates.items() if i in place_out},
         )
         return with_nodes(short, nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """What of a step with fewer layers each operator and value of the whole step is like.
+
+    Attributes:
+        kept: the numbers of the layers that the other step has.
+        nodes: of the whole step -> of the other.
+        values: the same.
+    """
+
+    layers: RepeatedLayers
+    kept: tuple[int, ...]
+    nodes: Mapping[Node, Node]
+    values: Mapping[Value, Value]
+
+    def told(self, name: str, node: Node) -> str:
+        """The name of an operator of the other step that is said of what a node is like, as it is said of the node: a
+        layer before or after its own."""
+        found = self.layers._pattern.search(name)
+        known = self.layers.places.get(node)
+        if found is None or known is None:
+            return name
+        at = {layer: i for i, layer in enumerate(self.kept)}
+        layer = known[0]
+        own = layer if layer in at else self.kept[-FEWEST]
+        other = layer + at[int(found["number"])] - at[own]
+        other = min(max(other, 0), self.layers.count - 1)
+        return name[: found.start("number")] + str(other) + name[found.end("number") :]

@@ -266,9 +266,10 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     # Few layers leave room to keep what many layers make again. Gradients are reduced as they are, for they may be sums
     # over micro batches by then.
     again.update(_gradients(planned.graph))
-    program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
+    # Common buffers as a share of what a step holds grow with its layers, of which few are priced here.
+    program, _ = optimize(planned.program, planned.hardware, DEFAULT, bucket=0, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
-    beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
+    beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, bucket=0, fixed=again)
     work = Work(program, planned.graph, planned.plan.mesh)
     return _ShortStep(layers, row.axes.of_stage.devices, work, beside, SUM_BYTES.get(row.precision, 4))
 

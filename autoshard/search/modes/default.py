@@ -9,6 +9,7 @@
    assignments; the two cheapest are improved locally: single operators, chains (`icm.py`), all around a value at once
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
+   Of a deep model (`few_layers.py`) the plan of few of its layers is one, too, which has gone through all this.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`);
    on large meshes those of several cuts are other plans to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
@@ -37,6 +38,7 @@ from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
 from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, near_optimum, promising, small_optimum
+from autoshard.search.few_layers import FewLayers
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
@@ -74,6 +76,8 @@ PURE = ("factor", "bfs")
 configured operators."""
 WIDE = {"dynamic_programming", "optimal"}
 """Modes that choose among all strategies: where the plan of one is best, those of all are improved."""
+RULES = "plan by rules"
+"""What a problem remembers this mode's plan by rules as."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -133,7 +137,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
     named = (partial(own.named, name) for name in named_plans())
-    for other in (*_of_all_strategies(problem), *named):
+    for other in (*(_of_all_strategies(problem) if own.few is None else ()), *named):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = other()
@@ -168,7 +172,8 @@ class _Combination:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph = problem, problem.graph
         self.prices = chooser(problem.mesh, problem.hardware).prices
-        self.rules = factor(problem) if problem.work is not None else None
+        self.rules = problem.remembered.get(RULES) or (factor(problem) if problem.work is not None else None)
+        self.few = None if problem.mesh.devices == 1 else FewLayers.of(problem)
         self.settled = self._settled()
         self.starts: list[SearchStart] = []
         self.others: list[LocalSearch] = []  # what else came of improving assignments
@@ -191,7 +196,8 @@ class _Combination:
     def second(self) -> Iterator[Plan]:
         """The plan of the assignment that came next to the best one by its sum: its program may cost less. To price the
         programs of large graphs takes long, and latency, of which sums know least, is little of theirs."""
-        tried = self.problem.options.get(MEMORY) is None and len(self.graph.nodes) <= SMALL_NODES
+        small = len(self.graph.nodes) <= SMALL_NODES and self.few is None
+        tried = self.problem.options.get(MEMORY) is None and small
         for local_search in self.others if tried else ():
             yield self._best(self._polished(local_search).assignment)
 
@@ -281,9 +287,17 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.problem.options.get(MEMORY) is None and is_short(self.problem):
+        if self.few is not None:
+            yield SearchStart("few of its layers", self._of_few(self.few), is_mode=True)
+        elif self.problem.options.get(MEMORY) is None and is_short(self.problem):
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
+
+    def _of_few(self, few: FewLayers) -> Plan:
+        """What this mode has for few of the layers, for all of them."""
+        if self.rules is not None:
+            few.short.remembered[RULES] = few.restricted(self.rules)
+        return few.lifted(sharding_propagation(few.short))
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
@@ -327,6 +341,8 @@ class _Combination:
         return assignment if assignment.seconds <= most else None
 
     def _polished(self, local_search: LocalSearch) -> LocalSearch:
+        if self.few is not None:
+            return local_search  # its layers were polished among the few
         free = len(local_search.free)
         local_search.chains(min(CHAIN_TRIES * free, MOST_TRIES))
         joint_moves(local_search, min(JOINT_TRIES * free, MOST_TRIES))

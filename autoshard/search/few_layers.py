@@ -1,0 +1,134 @@
+"""Deep models by few of their layers: the same problem with these alone, and its plans as plans of all layers.
+
+Where all layers between the first and the last two are equal, and people said the same of each, a search over few of
+them weighs what a search over all would. Its plan then begins an improvement of the whole plan, and is compared with
+others as a program of all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.plan.plan import Cause, Decision, Plan
+from autoshard.search.memory_limit import MEMORY
+from autoshard.search.problem import Problem
+from autoshard.transform.layers import Alike, RepeatedLayers
+from autoshard.util.errors import GraphError
+
+KEPT, DEEP = 4, 8
+"""How many layers are searched over, of models of how many at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class FewLayers:
+    """A problem, and the same one with few of its layers: `short`."""
+
+    problem: Problem
+    short: Problem
+    alike: Alike
+
+    @classmethod
+    def of(cls, problem: Problem) -> FewLayers | None:
+        """The few layers of a problem; None where it is not deep, or its layers are not the same to plan."""
+        if problem.inside or any(node.regions for node in problem.graph.nodes):
+            return None
+        layers = RepeatedLayers.of(problem.graph)
+        if layers is None or layers.count < DEEP or layers.graph is not problem.graph:
+            return None
+        try:
+            short = layers.only(KEPT)
+        except GraphError:
+            return None
+        found = layers.alike(short)
+        return cls(problem, _shortened(problem, short, found), found) if _are_same(problem, found) else None
+
+    def restricted(self, plan: Plan) -> Plan:
+        """What a plan of all layers says of the few."""
+        own = {node.results: decision for node, decision in plan.decisions.items()}
+        graph, decisions = self.short.graph, {node: own[node.results] for node in self.short.graph.nodes}
+        layouts = {value: plan.layouts[value] for value in graph.values}
+        causes = {value: plan.input_causes[value] for value in graph.inputs if value in plan.input_causes}
+        return replace(
+            plan,
+            graph=graph,
+            decisions=decisions,
+            layouts=layouts,
+            outputs=self.short.outputs(layouts),
+            input_causes=causes,
+        )
+
+    def lifted(self, plan: Plan) -> Plan:
+        """A plan of the few layers as one of all."""
+        graph, alike = self.problem.graph, self.alike
+        layouts = {value: plan.layouts[alike.values[value]] for value in graph.values}
+        users = {value: graph.users[value][0][0] for value in graph.inputs if graph.users[value]}
+        causes = {
+            value: self._told(plan.input_causes[alike.values[value]], users[value])
+            for value in graph.inputs
+            if alike.values[value] in plan.input_causes and value in users
+        }
+        return replace(
+            plan,
+            graph=graph,
+            decisions={node: self._decision(plan.decisions[alike.nodes[node]], node) for node in graph.nodes},
+            layouts=layouts,
+            outputs=self.problem.outputs(layouts),
+            input_causes=causes,
+            started_from=f"{len(alike.kept)} of {alike.layers.count} equal layers; {plan.started_from}",
+        )
+
+    def _decision(self, decision: Decision, node: Node) -> Decision:
+        cause = self._told(decision.cause, node)
+        return decision if cause is decision.cause else replace(decision, cause=cause)
+
+    def _told(self, cause: Cause, node: Node) -> Cause:
+        names = tuple(self.alike.told(name, node) for name in cause.neighbours)
+        return cause if names == cause.neighbours else replace(cause, neighbours=names)
+
+
+def _shortened(problem: Problem, graph: Graph, alike: Alike) -> Problem:
+    """The problem of the few layers; rules have been spread over all of them, and are not again."""
+    made = {node.results: node for node in graph.nodes}
+
+    def kept(known: Mapping[Node, Any]) -> dict[Node, Any]:
+        return {made[node.results]: one for node, one in known.items() if node.results in made}
+
+    inputs = {*graph.inputs}
+    place = {value: i for i, value in enumerate(problem.graph.outputs)}
+    asked = tuple(problem.asked_outputs[place[value]] for value in graph.outputs) if problem.asked_outputs else ()
+    return replace(
+        problem,
+        graph=graph,
+        annotations=kept(problem.annotations),
+        fixed=kept(problem.fixed),
+        given={value: one for value, one in problem.given.items() if value in inputs},
+        asked={value: one for value, one in problem.asked.items() if value in inputs},
+        asked_outputs=asked,
+        work=None,
+        elsewhere=None,
+        options={name: one for name, one in problem.options.items() if name != MEMORY},
+    )
+
+
+def _are_same(problem: Problem, alike: Alike) -> bool:
+    """Whether people said the same of everything as of what it is like."""
+    of_node = {alike.nodes[node].results: _said(problem, node) for node in problem.graph.nodes}
+    if any(_said(problem, node) != of_node[alike.nodes[node].results] for node in problem.graph.nodes):
+        return False
+    fed: dict[Value, tuple] = {}
+    for value in problem.graph.inputs:
+        said = problem.given.get(value), problem.asked.get(value)
+        if fed.setdefault(alike.values[value], said) != said:
+            return False
+    left: dict[Value, Any] = {}
+    pairs = zip(problem.graph.outputs, problem.asked_outputs or (), strict=False)
+    return all(left.setdefault(alike.values[value], asked) == asked for value, asked in pairs)
+
+
+def _said(problem: Problem, node: Node) -> tuple:
+    annotation = problem.annotations.get(node)
+    said = (None, None) if annotation is None else (annotation.in_strategy, annotation.out_strategy)
+    return (*said, problem.fixed.get(node))
