@@ -242,6 +242,7 @@ class Alike:
         at = {layer: i for i, layer in enumerate(self.kept)}
         layer = known[0]
         own = layer if layer in at else self.kept[-FEWEST]
-        other = layer + at[int(found["number"])] - at[own]
-        other = min(max(other, 0), self.layers.count - 1)
+        told = int(found["number"])
+        ahead = at[told] - at[own] if told in at else told - own
+        other = min(max(layer + ahead, 0), self.layers.count - 1)
         return name[: found.start("number")] + str(other) + name[found.end("number") :]
