@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import plan_seconds
@@ -51,7 +51,7 @@ from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, retold
+from autoshard.search.program_price import cheapest, price_of, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -91,6 +91,11 @@ def sharding_propagation(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
+    return _searched(problem)[0]
+
+
+def _searched(problem: Problem) -> tuple[Plan, _Combination]:
+    """The plan of this mode, and what it was combined from."""
     began: list[_Combination] = []
 
     def plans(flat: Problem) -> Iterator[Plan]:
@@ -111,9 +116,10 @@ def sharding_propagation(problem: Problem) -> Plan:
     again = [best, *(plan for plan in others if {plan.search, best.search} <= WIDE)]
     best = cheapest(problem, (best, *began[-1].improved(again)), keeps=keeps)
     if best.search == NAME:
-        return best
+        return best, began[-1]
     started = f"as mode {best.search} has it, which costs least; {best.started_from}"
-    return retold(best, search=NAME, started_from=started, decisions=_with_runners_up(problem, best))
+    told = retold(best, search=NAME, started_from=started, decisions=_with_runners_up(problem, best))
+    return told, began[-1]
 
 
 def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
@@ -136,13 +142,17 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    named = (partial(own.named, name) for name in named_plans())
-    for other in (*(_of_all_strategies(problem) if own.few is None else ()), *named):
-        plan = None
-        with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
-            plan = other()
+    wide = _of_all_strategies(problem) if own.few is None else ()
+    for other in (*wide, *(partial(own.named, name) for name in own.near_names())):
+        plan = _made(other)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
+
+
+def _made(other: Callable[[], Plan]) -> Plan | None:
+    """Another mode's plan; None where it has none of the problem."""
+    with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
+        return other()
 
 
 def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
@@ -168,6 +178,14 @@ def _keeps(problem: Problem, plan: Plan) -> bool:
     return not unmet_constraints(problem, plan) and (limit is None or peak_memory(plan) <= limit)
 
 
+def _named(problem: Problem, name: str) -> Plan:
+    """The plan known by a name, made once for a problem."""
+    known = problem.remembered
+    if (name,) not in known:
+        known[name,] = find_mode(name)(problem)
+    return known[name,]
+
+
 class _Combination:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph = problem, problem.graph
@@ -177,11 +195,42 @@ class _Combination:
         self.settled = self._settled()
         self.starts: list[SearchStart] = []
         self.others: list[LocalSearch] = []  # what else came of improving assignments
-        self.named = cache(lambda name: find_mode(name)(problem))  # plans known by name, each made once
         for start in self._starts():
             self.starts.append(start)
 
+    def named(self, name: str) -> Plan:
+        """The plan known by a name, made once."""
+        return _named(self.problem, name)
+
+    def near_names(self) -> Iterator[str]:
+        """The names of plans that may be the best: all, but those that are not among few of the layers. What programs
+        take beside sums is the same share for all layers as for few."""
+        few, limit = self.few, self._limit()
+        if few is None or (limit is not None and peak_memory(self.found) > limit):
+            yield from named_plans()
+            return
+        best = self._expected(few, self.of_few) * HOPE
+        for name in named_plans():
+            plan = _made(partial(_named, few.short, name))
+            if plan is None:
+                continue
+            if plan.graph is not few.short.graph:  # it gathers again
+                if price_of(few.short, plan) <= HOPE * price_of(few.short, self.of_few):
+                    yield name
+            elif self._expected(few, plan) <= best:
+                yield name
+
+    def _expected(self, few: FewLayers, plan: Plan) -> float:
+        """Seconds of the program of all layers, by that of few and the sums of both."""
+        share = price_of(few.short, plan) / plan_seconds(plan, self.prices)
+        return plan_seconds(few.lifted(plan), self.prices) * share
+
     def run(self) -> Plan:
+        """This mode's own plan."""
+        self.found = self._run()
+        return self.found
+
+    def _run(self) -> Plan:
         assignment, limit = self._improved(), self._limit()
         if limit is None:
             return self._best(assignment)
@@ -297,7 +346,10 @@ class _Combination:
         """What this mode has for few of the layers, for all of them."""
         if self.rules is not None:
             few.short.remembered[RULES] = few.restricted(self.rules)
-        return few.lifted(sharding_propagation(few.short))
+        best, own = _searched(few.short)
+        # Rings, and parameters that are gathered again, are of another graph.
+        self.of_few = best if best.graph is few.short.graph else own.found
+        return few.lifted(self.of_few)
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""

@@ -1,0 +1,115 @@
+"""Deep models planned by few of their layers: plans that run as the whole, told of each layer, no dearer."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import autoshard as ash
+from autoshard import Layout, Mesh, nn, ops
+from autoshard.ir.verify import verify
+from autoshard.search.few_layers import DEEP, KEPT, FewLayers
+from autoshard.search.modes.batch import batch_parallel
+from autoshard.search.problem import Problem
+from autoshard.trace import Cell, CellList
+from autoshard.transform import train_step
+from autoshard.transform.planned_graph import planned_graph
+from costmodel import preset
+from tests.search.plans import assert_runs_as_whole
+
+MESH = Mesh.parse("a=2 b=3")
+X = np.random.default_rng(3).normal(size=(12, 6)).astype(np.float32)
+
+
+class Block(Cell):
+    def __init__(self, strategy=None) -> None:
+        super().__init__()
+        self.up, self.down = nn.Dense(6, 18), nn.Dense(18, 6)
+        if strategy is not None:
+            self.up.matmul.shard(strategy)
+
+    def construct(self, x):
+        return x + self.down(ops.tanh(self.up(x)))
+
+
+class Deep(Cell):
+    def __init__(self, count: int, strategies=None) -> None:
+        super().__init__()
+        self.blocks = CellList(Block((strategies or {}).get(i)) for i in range(count))
+
+    def construct(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return ops.reduce_mean(ops.square(x))
+
+
+def step_of(count: int, strategies=None):
+    net = Deep(count, strategies)
+    return train_step(net, nn.Adam(net.trainable_params(), 1e-3), X)
+
+
+def problem_of(step, **fields) -> Problem:
+    graph, annotations = planned_graph(step.graph, step.traced.annotations)
+    return Problem(graph, MESH, preset("h100").for_ranks(MESH.devices), annotations, **fields)
+
+
+def test_a_lifted_plan_says_of_each_layer_what_the_short_one_says_of_its_like():
+    few = FewLayers.of(problem_of(step_of(DEEP + 2)))
+    assert few is not None
+    verify(few.short.graph)
+    assert {few.alike.layers.layer_of(node.label) for node in few.short.graph.nodes} >= {0, 1, DEEP, DEEP + 1}
+    assert len(few.alike.kept) == KEPT
+    plan = batch_parallel(few.short)
+    lifted = few.lifted(plan)
+    whole = batch_parallel(few.problem)
+    assert {node: lifted.strategy(node) for node in lifted.decisions} == {
+        node: whole.strategy(node) for node in whole.decisions
+    }
+    assert lifted.layouts == whole.layouts and lifted.outputs == whole.outputs
+    again = few.restricted(lifted)
+    assert again.layouts == plan.layouts
+    assert [again.strategy(node) for node in few.short.graph.nodes] == [*map(plan.strategy, few.short.graph.nodes)]
+
+
+def test_causes_name_operators_of_the_same_or_the_next_layer():
+    few = FewLayers.of(problem_of(step_of(DEEP + 2)))
+    assert few is not None
+    by_label = {node.label: node for node in few.problem.graph.nodes}
+    node = by_label["blocks.5.up.matmul"]
+    assert few.alike.nodes[node].label == "blocks.1.up.matmul"
+    assert few.alike.told("blocks.1.down.matmul", node) == "blocks.5.down.matmul"
+    assert few.alike.told("blocks.0.add", node) == "blocks.4.add"
+    assert (
+        few.alike.told(f"grad.blocks.{DEEP}.up.matmul", node) == "grad.blocks.6.up.matmul"
+    )  # the next one that is left
+    last = by_label[f"blocks.{DEEP + 1}.up.matmul"]
+    assert few.alike.told(f"blocks.{DEEP}.add", last) == f"blocks.{DEEP}.add"
+    assert few.alike.told("loss", node) == "loss"
+
+
+def test_layers_of_which_people_said_different_things_are_planned_each():
+    split = ((1, 1), (3, 1))
+    assert FewLayers.of(problem_of(step_of(DEEP, {3: split}))) is None
+    every = FewLayers.of(problem_of(step_of(DEEP, dict.fromkeys(range(DEEP), split))))
+    assert every is not None and len(every.short.annotations) == KEPT
+    ends = FewLayers.of(problem_of(step_of(DEEP, {0: split, DEEP - 1: split})))
+    assert ends is not None and len(ends.short.annotations) == 2
+    assert FewLayers.of(problem_of(step_of(DEEP - 1))) is None
+    step = step_of(DEEP)
+    given = {value: Layout.parse("-, b", MESH) for value in step.graph.inputs if value.name == "blocks.4.up.weight"}
+    assert len(given) == 1 and FewLayers.of(problem_of(step, given=given)) is None
+
+
+@pytest.mark.parametrize("strategies", [None, dict.fromkeys(range(DEEP + 1), ((1, 1), (3, 1)))])
+def test_the_plan_of_a_deep_model_runs_as_the_whole_and_is_no_dearer(strategies, monkeypatch):
+    step = step_of(DEEP + 1, strategies)
+    planned = ash.plan(step, mesh=MESH, hardware="h100")
+    assert_runs_as_whole(planned, (X,))
+    told = [one for decision in planned.plan.decisions.values() for one in decision.cause.neighbours]
+    labels = {node.label for node in planned.graph.nodes}
+    assert not [name for name in told if re.search(r"blocks\.\d+\.", name) and name not in labels]
+    monkeypatch.setattr(FewLayers, "of", classmethod(lambda cls, problem: None))
+    whole = ash.plan(step_of(DEEP + 1, strategies), mesh=MESH, hardware="h100")
+    assert planned.cost.seconds <= whole.cost.seconds * 1.02
