@@ -8,8 +8,8 @@ import pytest
 
 from autoshard.api import plan
 from autoshard.partition.verify import verify_program
-from autoshard.truth.models import step_of
 from autoshard.truth import predict
+from autoshard.truth.models import step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
 from autoshard.truth.rates import adding_seconds, rates_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
