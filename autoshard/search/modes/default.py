@@ -203,13 +203,13 @@ class _Combination:
         return _named(self.problem, name)
 
     def near_names(self) -> Iterator[str]:
-        """The names of plans that may be the best: all, but those that are not among few of the layers. What programs
-        take beside sums is the same share for all layers as for few."""
+        """The names of plans that may be the best: all, but of a deep model those that are by what few of the layers
+        say of their sums. Programs that take less than their sums are far from the best."""
         few, limit = self.few, self._limit()
         if few is None or (limit is not None and peak_memory(self.found) > limit):
             yield from named_plans()
             return
-        best = self._expected(few, self.of_few) * HOPE
+        most = HOPE * price_of(self.problem, self.found)
         for name in named_plans():
             plan = _made(partial(_named, few.short, name))
             if plan is None:
@@ -217,13 +217,8 @@ class _Combination:
             if plan.graph is not few.short.graph:  # it gathers again
                 if price_of(few.short, plan) <= HOPE * price_of(few.short, self.of_few):
                     yield name
-            elif self._expected(few, plan) <= best:
+            elif plan_seconds(few.lifted(plan), self.prices) <= most:
                 yield name
-
-    def _expected(self, few: FewLayers, plan: Plan) -> float:
-        """Seconds of the program of all layers, by that of few and the sums of both."""
-        share = price_of(few.short, plan) / plan_seconds(plan, self.prices)
-        return plan_seconds(few.lifted(plan), self.prices) * share
 
     def run(self) -> Plan:
         """This mode's own plan."""
@@ -393,8 +388,6 @@ class _Combination:
         return assignment if assignment.seconds <= most else None
 
     def _polished(self, local_search: LocalSearch) -> LocalSearch:
-        if self.few is not None:
-            return local_search  # its layers were polished among the few
         free = len(local_search.free)
         local_search.chains(min(CHAIN_TRIES * free, MOST_TRIES))
         joint_moves(local_search, min(JOINT_TRIES * free, MOST_TRIES))
