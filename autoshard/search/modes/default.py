@@ -331,20 +331,25 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.few is not None:
-            yield SearchStart("few of its layers", self._of_few(self.few), is_mode=True)
+        if self.few is not None and (plan := self._of_few(self.few)) is not None:
+            yield SearchStart("few of its layers", plan, is_mode=True)
         elif self.problem.options.get(MEMORY) is None and is_short(self.problem):
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
 
-    def _of_few(self, few: FewLayers) -> Plan:
-        """What this mode has for few of the layers, for all of them."""
+    def _of_few(self, few: FewLayers) -> Plan | None:
+        """What this mode has for few of the layers, for all of them; None where it needs more memory than there is:
+        what fits is far from it."""
         if self.rules is not None:
             few.short.remembered[RULES] = few.restricted(self.rules)
         best, own = _searched(few.short)
         # Rings, and parameters that are gathered again, are of another graph.
         self.of_few = best if best.graph is few.short.graph else own.found
-        return few.lifted(self.of_few)
+        plan, limit = few.lifted(self.of_few), self._limit()
+        if limit is not None and peak_memory(plan) > limit:
+            self.few = None
+            return None
+        return plan
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
