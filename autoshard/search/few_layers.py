@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.ir.graph import Graph, Node, Value
+from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Cause, Decision, Plan
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
@@ -33,7 +34,7 @@ class FewLayers:
     @classmethod
     def of(cls, problem: Problem) -> FewLayers | None:
         """The few layers of a problem; None where it is not deep, or its layers are not the same to plan."""
-        if problem.inside or any(node.regions for node in problem.graph.nodes):
+        if problem.inside or any(node.regions or not node.results for node in problem.graph.nodes):
             return None
         layers = RepeatedLayers.of(problem.graph)
         if layers is None or layers.count < DEEP or layers.graph is not problem.graph:
@@ -63,12 +64,12 @@ class FewLayers:
     def lifted(self, plan: Plan) -> Plan:
         """A plan of the few layers as one of all."""
         graph, alike = self.problem.graph, self.alike
-        layouts = {value: plan.layouts[alike.values[value]] for value in graph.values}
+        layouts = {value: self._layout(plan, value) for value in graph.values}
         users = {value: graph.users[value][0][0] for value in graph.inputs if graph.users[value]}
         causes = {
             value: self._told(plan.input_causes[alike.values[value]], users[value])
             for value in graph.inputs
-            if alike.values[value] in plan.input_causes and value in users
+            if alike.values.get(value) in plan.input_causes and value in users
         }
         return replace(
             plan,
@@ -79,6 +80,12 @@ class FewLayers:
             input_causes=causes,
             started_from=f"{len(alike.kept)} of {alike.layers.count} equal layers; {plan.started_from}",
         )
+
+    def _layout(self, plan: Plan, value: Value) -> Layout:
+        like = self.alike.values.get(value)
+        if like is not None:
+            return plan.layouts[like]
+        return self.problem.input_layouts.get(value) or Layout.replicated(plan.mesh, value.type.rank)
 
     def _decision(self, decision: Decision, node: Node) -> Decision:
         cause = self._told(decision.cause, node)
@@ -121,11 +128,11 @@ def _are_same(problem: Problem, alike: Alike) -> bool:
     fed: dict[Value, tuple] = {}
     for value in problem.graph.inputs:
         said = problem.given.get(value), problem.asked.get(value)
-        if fed.setdefault(alike.values[value], said) != said:
+        if value in alike.values and fed.setdefault(alike.values[value], said) != said:
             return False
     left: dict[Value, Any] = {}
     pairs = zip(problem.graph.outputs, problem.asked_outputs or (), strict=False)
-    return all(left.setdefault(alike.values[value], asked) == asked for value, asked in pairs)
+    return all(left.setdefault(alike.values.get(value, value), asked) == asked for value, asked in pairs)
 
 
 def _said(problem: Problem, node: Node) -> tuple:

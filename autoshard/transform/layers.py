@@ -153,7 +153,8 @@ class RepeatedLayers:
 
     def alike(self, short: Graph) -> Alike:
         """What of the step with fewer layers, as `only` makes it, all of this step is like: what is in both itself, and
-        what is in a layer that was left out what stands in its place in the last layer that was kept before these."""
+        what is in a layer that was left out what stands in its place in the last layer that was kept before these. What
+        nothing reads of the inputs is like none."""
         made = {node.results: node for node in short.nodes}
         kept = sorted({self.places[node][0] for node in self.places if node.results in made})
         last = kept[-FEWEST]
@@ -163,7 +164,8 @@ class RepeatedLayers:
         values: dict[Value, Value] = {}
         for value in self.graph.inputs:
             name = self._pattern.sub(lambda found: self._renumbered(found, last), value.name)
-            values[value] = inputs.get(value.name) or inputs[name]
+            if (one := inputs.get(value.name) or inputs.get(name)) is not None:
+                values[value] = one
         for node in self.graph.nodes:
             one = node if node.results in made else at[last, self.places[node][1]]
             nodes[node] = made[one.results]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import autoshard as ash
 from autoshard import Layout, Mesh, nn, ops
+from autoshard.core.tensortype import TensorType
+from autoshard.ir.graph import PARAMETER, Value
 from autoshard.ir.verify import verify
 from autoshard.search.few_layers import DEEP, KEPT, FewLayers
 from autoshard.search.modes.batch import batch_parallel
@@ -20,6 +23,7 @@ from costmodel import preset
 from tests.search.plans import assert_runs_as_whole
 
 MESH = Mesh.parse("a=2 b=3")
+HARDWARE = preset("h100").for_ranks(MESH.devices)
 X = np.random.default_rng(3).normal(size=(12, 6)).astype(np.float32)
 
 
@@ -52,7 +56,7 @@ def step_of(count: int, strategies=None):
 
 def problem_of(step, **fields) -> Problem:
     graph, annotations = planned_graph(step.graph, step.traced.annotations)
-    return Problem(graph, MESH, preset("h100").for_ranks(MESH.devices), annotations, **fields)
+    return Problem(graph, MESH, HARDWARE, annotations, **fields)
 
 
 def test_a_lifted_plan_says_of_each_layer_what_the_short_one_says_of_its_like():
@@ -100,6 +104,16 @@ def test_layers_of_which_people_said_different_things_are_planned_each():
     step = step_of(DEEP)
     given = {value: Layout.parse("-, b", MESH) for value in step.graph.inputs if value.name == "blocks.4.up.weight"}
     assert len(given) == 1 and FewLayers.of(problem_of(step, given=given)) is None
+
+
+def test_inputs_that_nothing_reads_are_left_whole():
+    graph = step_of(DEEP).graph
+    unread = tuple(Value(TensorType.of((6, 4), "f32"), f"blocks.{i}.unread") for i in range(DEEP))
+    roles = (*graph.roles, *(PARAMETER for _ in unread))
+    few = FewLayers.of(Problem(replace(graph, inputs=(*graph.inputs, *unread), roles=roles), MESH, HARDWARE))
+    assert few is not None
+    lifted = few.lifted(batch_parallel(few.short))
+    assert {lifted.layouts[value] for value in unread} == {Layout.replicated(MESH, 2)}
 
 
 @pytest.mark.parametrize("strategies", [None, dict.fromkeys(range(DEEP + 1), ((1, 1), (3, 1)))])

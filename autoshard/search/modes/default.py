@@ -14,7 +14,8 @@
    on large meshes those of several cuts are other plans to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
-   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
+   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans (of a deep
+   model: than those named plans that are near by their sums).
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 """
 
