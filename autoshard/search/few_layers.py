@@ -44,7 +44,7 @@ class FewLayers:
         except GraphError:
             return None
         found = layers.alike(short)
-        return cls(problem, _shortened(problem, short, found), found) if _are_same(problem, found) else None
+        return cls(problem, _shortened(problem, short), found) if _are_same(problem, found) else None
 
     def restricted(self, plan: Plan) -> Plan:
         """What a plan of all layers says of the few."""
@@ -96,7 +96,7 @@ class FewLayers:
         return cause if names == cause.neighbours else replace(cause, neighbours=names)
 
 
-def _shortened(problem: Problem, graph: Graph, alike: Alike) -> Problem:
+def _shortened(problem: Problem, graph: Graph) -> Problem:
     """The problem of the few layers; rules have been spread over all of them, and are not again."""
     made = {node.results: node for node in graph.nodes}
 

@@ -163,8 +163,7 @@ class RepeatedLayers:
         nodes: dict[Node, Node] = {}
         values: dict[Value, Value] = {}
         for value in self.graph.inputs:
-            name = self._pattern.sub(lambda found: self._renumbered(found, last), value.name)
-            if (one := inputs.get(value.name) or inputs.get(name)) is not None:
+            if (one := inputs.get(value.name) or inputs.get(self.renumbered(value.name, last))) is not None:
                 values[value] = one
         for node in self.graph.nodes:
             one = node if node.results in made else at[last, self.places[node][1]]
@@ -172,10 +171,10 @@ class RepeatedLayers:
             values.update(zip(node.results, one.results, strict=True))
         return Alike(self, tuple(kept), nodes, values)
 
-    @staticmethod
-    def _renumbered(found: re.Match[str], layer: int) -> str:
-        text, start = found.group(), found.start("number") - found.start()
-        return f"{text[:start]}{layer}{text[start + len(found['number']) :]}"
+    def renumbered(self, name: str, layer: int) -> str:
+        """The name of what stands in another layer in the place of what bears this name; the same outside of layers."""
+        found = self._pattern.search(name)
+        return name if found is None else f"{name[: found.start('number')]}{layer}{name[found.end('number') :]}"
 
     def _joined(self, node: Node, at: Mapping[tuple[int, Place], Node], gone: range, by: int) -> Node:
         """A node that is kept, reading what is kept: of the layer that is next to its own now."""
@@ -237,14 +236,10 @@ class Alike:
     def told(self, name: str, node: Node) -> str:
         """The name of an operator of the other step that is said of what a node is like, as it is said of the node: a
         layer before or after its own."""
-        found = self.layers._pattern.search(name)
-        known = self.layers.places.get(node)
-        if found is None or known is None:
+        told, known = self.layers.layer_of(name), self.layers.places.get(node)
+        if told is None or known is None:
             return name
-        at = {layer: i for i, layer in enumerate(self.kept)}
-        layer = known[0]
+        at, layer = {layer: i for i, layer in enumerate(self.kept)}, known[0]
         own = layer if layer in at else self.kept[-FEWEST]
-        told = int(found["number"])
         ahead = at[told] - at[own] if told in at else told - own
-        other = min(max(layer + ahead, 0), self.layers.count - 1)
-        return name[: found.start("number")] + str(other) + name[found.end("number") :]
+        return self.layers.renumbered(name, min(max(layer + ahead, 0), self.layers.count - 1))
