@@ -6,7 +6,7 @@ the rest fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.cost.instructions import Costs, Setting
@@ -44,6 +44,8 @@ and how many bytes more at least from "combine" on, for common buffers of collec
 DDP has (`bucket_cap_mb`)."""
 ATTEMPTS = 32
 """How often a pass is tried at some of its places before it is left at those that fit."""
+HALVED = 5
+"""How many sizes of common buffers are tried."""
 LARGE = 250
 """From how many instructions on it is tried less often, so that time grows no faster than programs do."""
 
@@ -168,19 +170,32 @@ def measure(program: Program, costs: Costs) -> Measure:
 def within(run: Run, program: Program, setting: Setting, room: int) -> Program:
     """What a pass makes of the program, as far as it fits into `room` bytes.
 
-    Places are tried together. Where that does not fit, common buffers are kept as small as the room that is left, or
-    places are refused, whichever leads to less time.
+    Places are tried together. Where that does not fit, common buffers are kept small, or places are refused, whichever
+    leads to less time.
     """
     asked: dict[str, None] = {}
     best = run(program, replace(setting, ok=lambda name: asked.setdefault(name) is None))
     costs = setting.costs
     if best is program or costs.peak(best) <= room:
         return best
-    found = [_in_places(run, program, setting, room, tuple(asked))]
-    small = run(program, replace(setting, buffer=room - costs.peak(program)))
-    if small is not program and costs.peak(small) <= room:
-        found.append(small)
+    small = _in_small_buffers(run, program, setting, room, costs.peak(best))
+    found = [_in_places(run, program, setting, room, tuple(asked)), *small]
     return min(found, key=lambda one: costs.total(one.instructions).seconds)
+
+
+def _in_small_buffers(run: Run, program: Program, setting: Setting, room: int, last: int) -> Iterator[Program]:
+    """The same with common buffers of what room is left, or of half, a quarter, ... of it: several may be held at a
+    time. The first that fits; none where none does, or smaller ones do not take less than the `last` bytes: the pass
+    has none."""
+    left = room - setting.costs.peak(program)
+    for buffer in (left >> halved for halved in range(HALVED)):
+        small = run(program, replace(setting, buffer=buffer))
+        if small is program or (peak := setting.costs.peak(small)) >= last:
+            return
+        if peak <= room:
+            yield small
+            return
+        last = peak
 
 
 def _in_places(run: Run, program: Program, setting: Setting, room: int, asked: tuple[str, ...]) -> Program:

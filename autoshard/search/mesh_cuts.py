@@ -3,8 +3,8 @@
 Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
 more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
 parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
-come first, in a short search, where they are more than ALL, from halves outwards as long as they get better; of those
-that cut one of these parts again, NEXT are searched: where what they are cut at was best by itself and added to the
+come first, in a short search from halves outwards as long as they get better; of those that cut one of these parts
+again, NEXT are searched: where what they are cut at was best by itself and added to the
 best so far; and so on. What a search says of its plan is then said of these cuts: `MeshCuts.description` names them.
 """
 
@@ -29,8 +29,6 @@ FEW = 2
 """So many ways are all searched."""
 NEXT = 2
 """How many ways are searched that have a part more."""
-ALL = 6
-"""Up to so many cuts into two parts a short search looks at all: there plans are often nearly as good at several."""
 NAMED = 4
 """How many ways are named."""
 
@@ -45,8 +43,8 @@ class MeshCuts:
 
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
-            less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of many cuts
-            into two parts those from halves outwards: on both sides of the best one sums rise all the way.
+            less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of cuts into two
+            parts those from halves outwards: on both sides of the best one sums rise all the way.
 
     Attributes:
         possible: how many ways there are to use the mesh in as many parts as can be.
@@ -91,7 +89,7 @@ class MeshCuts:
             self.searched[tuple(range(1, len(self.units)))] = math.inf
             yield self.units
             return
-        if self.short and not self.is_complete and len(self.units) - 1 > ALL:
+        if self.short and not self.is_complete:
             yield from self._outwards()
         else:
             yield from self._search(self._cuts(self.parts if self.is_complete else 2))

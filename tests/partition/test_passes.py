@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -276,6 +277,27 @@ def test_large_collectives_are_not_copied_together():
     steps = [("a", "Exp", ["x"], {}, ["-, -"]), ("b", "Exp", ["y"], {}, ["-, -"])]
     program = program_of("tp=4", inputs, steps, {"a": "-, -", "b": "-, -"})
     assert combine(program, Setting(Costs(preset("cpu").for_ranks(4)))) is program
+
+
+def test_common_buffers_are_as_small_as_the_room_that_is_left():
+    """With less room for them there are more and smaller ones, not none, in long programs, too; several may be held at
+    a time."""
+    count, turns = 60, 20
+    inputs = {f"x{i}": ((64, 12 + i), "f32", "tp, -") for i in range(count)}
+    steps = []
+    for i in range(count):
+        chain = [f"x{i}", *(f"x{i}.{turn}" for turn in range(turns))]
+        steps += [(made, "Exp", [of], {}, ["tp, -"]) for of, made in itertools.pairwise(chain)]
+    last = [f"x{i}.{turns - 1}" for i in range(count)]
+    program = updating(program_of("tp=4", inputs, steps, dict.fromkeys(last, "-, -")))
+    costs, left = Costs(preset("h100").for_ranks(4)), []
+    base = costs.peak(program)
+    for room in (0, *(1000 * 2**i for i in range(4, 13))):
+        made, _ = optimize(program, costs.hardware, ("combine",), more_memory=1.0, bucket=room)
+        assert costs.peak(made) <= base + room
+        left.append(costs.moved(made.instructions)[1])
+    assert left[0] == count and left[-1] == 1
+    assert all(more >= less for more, less in itertools.pairwise(left)), left
 
 
 def test_a_collective_runs_beside_what_does_not_need_it():

@@ -9,14 +9,15 @@
    assignments; the two cheapest are improved locally: single operators, chains (`icm.py`), all around a value at once
    (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
-   Of a deep model (`few_layers.py`) the plan of few of its layers is one, too, which has gone through all this.
 4. On small graphs the plan of the least sum, with the mesh in few parts, is another assignment (`over_mesh_cuts.py`);
    on large meshes those of several cuts are other plans to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
-   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans (of a deep
-   model: than those named plans that are near by their sums).
+   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
+
+Of a deep model few layers go through all this (`few_layers.py`). Their best plan, and those of the others that are
+near, are compared as programs of all layers; where the best needs more memory than there is, all layers are searched.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def sharding_propagation(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    return _searched(problem)[0]
+    few = None if problem.mesh.devices == 1 else FewLayers.of(problem)
+    by_few = None if few is None else _by_few_layers(few)
+    return _searched(problem)[0] if by_few is None else by_few
 
 
 def _searched(problem: Problem) -> tuple[Plan, _Combination]:
@@ -116,11 +119,50 @@ def _searched(problem: Problem) -> tuple[Plan, _Combination]:
     best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, keeps)
     again = [best, *(plan for plan in others if {plan.search, best.search} <= WIDE)]
     best = cheapest(problem, (best, *began[-1].improved(again)), keeps=keeps)
+    return _told(best, _with_runners_up(problem, best)), began[-1]
+
+
+def _told(best: Plan, decisions: Mapping[Node, Decision]) -> Plan:
+    """The best plan as one of this mode."""
     if best.search == NAME:
-        return best, began[-1]
+        return best
     started = f"as mode {best.search} has it, which costs least; {best.started_from}"
-    told = retold(best, search=NAME, started_from=started, decisions=_with_runners_up(problem, best))
-    return told, began[-1]
+    return retold(best, search=NAME, started_from=started, decisions=decisions)
+
+
+def _by_few_layers(few: FewLayers) -> Plan | None:
+    """What this mode has for few of the layers, for all of them; None where it needs more memory than there is: what
+    fits is far from it."""
+    problem, limit = few.problem, few.problem.options.get(MEMORY)
+    if problem.work is not None:
+        few.short.remembered[RULES] = few.restricted(factor(problem))
+    best, own = _searched(few.short)
+    # Rings, and parameters that are gathered again, are of another graph.
+    first = few.lifted(best if best.graph is few.short.graph else own.found)
+    if limit is not None and peak_memory(first) > limit:
+        return None
+    by = CERTAINTY if problem.configured else 0.0
+    found = cheapest(problem, (first, *_near(few, own, first)), by, lambda plan: _keeps(problem, plan))
+    return _told(found, found.decisions)
+
+
+def _near(few: FewLayers, own: _Combination, first: Plan) -> Iterator[Plan]:
+    """The plans of all layers that may be better than the first, by what few layers say of their sums. Programs that
+    take less than their sums are far from the best."""
+    problem, seconds = few.problem, _seconds(few.problem)
+    most = HOPE * price_of(problem, first)
+    for plan in (own.found, *(start.plan for start in own.starts if start.is_mode)):
+        if seconds(lifted := few.lifted(plan)) <= most:
+            yield lifted
+    for name in named_plans():
+        plan = _made(partial(own.named, name))
+        if plan is None:
+            continue
+        if plan.graph is few.short.graph:
+            if seconds(lifted := few.lifted(plan)) <= most:
+                yield lifted
+        elif price_of(few.short, plan) <= HOPE * price_of(few.short, own.found):
+            yield from filter(None, (_made(partial(find_mode(name), problem)),))
 
 
 def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
@@ -143,8 +185,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    wide = _of_all_strategies(problem) if own.few is None else ()
-    for other in (*wide, *(partial(own.named, name) for name in own.near_names())):
+    for other in (*_of_all_strategies(problem), *(partial(own.named, name) for name in named_plans())):
         plan = _made(other)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
@@ -179,20 +220,11 @@ def _keeps(problem: Problem, plan: Plan) -> bool:
     return not unmet_constraints(problem, plan) and (limit is None or peak_memory(plan) <= limit)
 
 
-def _named(problem: Problem, name: str) -> Plan:
-    """The plan known by a name, made once for a problem."""
-    known = problem.remembered
-    if (name,) not in known:
-        known[name,] = find_mode(name)(problem)
-    return known[name,]
-
-
 class _Combination:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph = problem, problem.graph
         self.prices = chooser(problem.mesh, problem.hardware).prices
         self.rules = problem.remembered.get(RULES) or (factor(problem) if problem.work is not None else None)
-        self.few = None if problem.mesh.devices == 1 else FewLayers.of(problem)
         self.settled = self._settled()
         self.starts: list[SearchStart] = []
         self.others: list[LocalSearch] = []  # what else came of improving assignments
@@ -201,25 +233,10 @@ class _Combination:
 
     def named(self, name: str) -> Plan:
         """The plan known by a name, made once."""
-        return _named(self.problem, name)
-
-    def near_names(self) -> Iterator[str]:
-        """The names of plans that may be the best: all, but of a deep model those that are by what few of the layers
-        say of their sums. Programs that take less than their sums are far from the best."""
-        few, limit = self.few, self._limit()
-        if few is None or (limit is not None and peak_memory(self.found) > limit):
-            yield from named_plans()
-            return
-        most = HOPE * price_of(self.problem, self.found)
-        for name in named_plans():
-            plan = _made(partial(_named, few.short, name))
-            if plan is None:
-                continue
-            if plan.graph is not few.short.graph:  # it gathers again
-                if price_of(few.short, plan) <= HOPE * price_of(few.short, self.of_few):
-                    yield name
-            elif plan_seconds(few.lifted(plan), self.prices) <= most:
-                yield name
+        known = self.problem.remembered
+        if (name,) not in known:
+            known[name,] = find_mode(name)(self.problem)
+        return known[name,]
 
     def run(self) -> Plan:
         """This mode's own plan."""
@@ -241,7 +258,7 @@ class _Combination:
     def second(self) -> Iterator[Plan]:
         """The plan of the assignment that came next to the best one by its sum: its program may cost less. To price the
         programs of large graphs takes long, and latency, of which sums know least, is little of theirs."""
-        small = len(self.graph.nodes) <= SMALL_NODES and self.few is None
+        small = len(self.graph.nodes) <= SMALL_NODES
         tried = self.problem.options.get(MEMORY) is None and small
         for local_search in self.others if tried else ():
             yield self._best(self._polished(local_search).assignment)
@@ -332,25 +349,9 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.few is not None and (plan := self._of_few(self.few)) is not None:
-            yield SearchStart("few of its layers", plan, is_mode=True)
-        elif self.problem.options.get(MEMORY) is None and is_short(self.problem):
+        if self.problem.options.get(MEMORY) is None and is_short(self.problem):
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
-
-    def _of_few(self, few: FewLayers) -> Plan | None:
-        """What this mode has for few of the layers, for all of them; None where it needs more memory than there is:
-        what fits is far from it."""
-        if self.rules is not None:
-            few.short.remembered[RULES] = few.restricted(self.rules)
-        best, own = _searched(few.short)
-        # Rings, and parameters that are gathered again, are of another graph.
-        self.of_few = best if best.graph is few.short.graph else own.found
-        plan, limit = few.lifted(self.of_few), self._limit()
-        if limit is not None and peak_memory(plan) > limit:
-            self.few = None
-            return None
-        return plan
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
