@@ -15,6 +15,10 @@ touch "$scratch/failed"
 # A rank that waits gives its core away: to other ranks, and to tests beside them.
 export OMPI_MCA_mpi_yield_when_idle=1
 
+# Each of several processes that test at a time computes on one core, unless told otherwise: threads that wait for others
+# take these cores from tests.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+
 # One pytest under a title. Its exit code 5 is "no test was selected", which -k can make true of one part.
 part() { # TITLE COMMAND...
   local title=$1 code=0

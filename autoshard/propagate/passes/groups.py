@@ -58,11 +58,13 @@ def _numbers(members: list[Operation]) -> dict[int, int]:
     A connected set is led by the first group of the value that connected it last, and the sets are numbered in the
     order in which their leaders came up, value by value, as llvm::EquivalenceClasses has them.
     """
-    from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few modules have groups
-
     of_value: dict[MutableValue, list[int]] = {}
     for op in members:
         of_value.setdefault(op.operands[0], []).append(op.attrs["group"])
+    if all(len({*groups}) == 1 for groups in of_value.values()):
+        return {group: number for number, group in enumerate(dict.fromkeys(group for group, *_ in of_value.values()))}
+    from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few modules join groups
+
     sets = DisjointSet()
     leaders: dict[int, int] = {}  # by the element that stands for a set in `sets`
     for groups in of_value.values():

@@ -84,6 +84,10 @@ def counted(mesh_cuts: MeshCuts, searched: int) -> dict[str, float]:
     return {"possible ways": float(mesh_cuts.possible), "ways": float(mesh_cuts.total), "searched": float(searched)}
 
 
+class TooLargeError(PlanError):
+    """The problem has more operators or strategies than a short search looks at."""
+
+
 def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
@@ -95,7 +99,8 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
             looked for until it is proven that none costs less by GOOD.
 
     Raises:
-        PlanError: the problem is larger, or no plan is found that costs less.
+        TooLargeError: the problem is larger.
+        PlanError: no plan is found that costs less.
     """
     known = known if MeshCuts(problem, short=True).is_whole else math.inf
     best: tuple[FactorGraph, Solution] | None = None
@@ -124,10 +129,10 @@ def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
     """Searches for the least sum of a small problem, on the cuts of its mesh of which a first bound promises most.
 
     Raises:
-        PlanError: the problem is larger.
+        TooLargeError: the problem is larger.
     """
     if len(problem.graph.nodes) > SMALL_NODES:
-        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
+        raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
     mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
     sweeps = SWEEPS if is_short(problem) else FEW_SWEEPS
     found = []
@@ -142,7 +147,7 @@ def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
 def _small_search(problem: Problem, units: MeshUnits, end: float) -> tuple[FactorGraph, ExactSearch]:
     factor_graph = factor_graph_of(problem, units, detours=PARTS)
     if sum(factor_graph.sizes) > SMALL_CHOICES:
-        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
+        raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
     return factor_graph, ExactSearch(factor_graph, end, GOOD)
 
 

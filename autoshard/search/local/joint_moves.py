@@ -56,14 +56,16 @@ class _Joint:
 
     def _linked(self) -> dict[Value, Value]:
         """For each value one that stands for all that lie alike: what updates an input, and what gates pass on."""
-        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
+        gates = [(node.results[0], node.operands[0]) for node in self.graph.nodes if self._is_gate(node)]
+        pairs = [*self.graph.tied.items(), *gates]
+        found = dict(pairs)
+        if len(found) == len(pairs) and found.keys().isdisjoint(found.values()):
+            return {value: found.get(value, value) for value in self.graph.values}
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few graphs have chains
 
         alike = DisjointSet(self.graph.values)
-        for value, into in self.graph.tied.items():
+        for value, into in pairs:
             alike.merge(value, into)
-        for node in self.graph.nodes:
-            if self._is_gate(node):
-                alike.merge(node.results[0], node.operands[0])
         return {value: alike[value] for value in self.graph.values}
 
     def _is_gate(self, node: Node) -> bool:

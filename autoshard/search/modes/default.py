@@ -13,7 +13,8 @@
    on large meshes those of several cuts are other plans to compare with.
    In the end the result is held against the plans of other modes and those known by name, and the one whose program
    takes least time is taken (`program_price.py`, of all that could take less by their sums). So it costs no more than
-   "factor" and "bfs", nor, where nobody configured operators, than "dynamic_programming" and named plans.
+   "factor" and "bfs", nor, where nobody configured operators, than named plans. "dynamic_programming" is asked where no
+   least sum is looked for.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 
 Of a deep model few layers go through all this (`few_layers.py`). Their best plan, and those of the others that are
@@ -39,7 +40,16 @@ from autoshard.redistribute.planner import is_cut
 from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, is_short, near_optimum, promising, small_optimum
+from autoshard.search.exact.over_mesh_cuts import (
+    SMALL_NODES,
+    TooLargeError,
+    is_short,
+    near_optimum,
+    promising,
+    small_optimum,
+)
+from autoshard.search.exact.search import ExactSearch
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.few_layers import FewLayers
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
@@ -185,7 +195,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    for other in (*_of_all_strategies(problem), *(partial(own.named, name) for name in named_plans())):
+    for other in (*_of_all_strategies(own), *(partial(own.named, name) for name in named_plans())):
         plan = _made(other)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
@@ -197,16 +207,20 @@ def _made(other: Callable[[], Plan]) -> Plan | None:
         return other()
 
 
-def _of_all_strategies(problem: Problem) -> Iterator[Callable[[], Plan]]:
+def _of_all_strategies(own: _Combination) -> Iterator[Callable[[], Plan]]:
     """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
-    Those of least sums are among them on large meshes; on others assignments begin with the least."""
-    if problem.options.get(MEMORY) is not None or problem.thrifty and not is_short(problem):
+    On small meshes assignments begin with the least sum, on large ones plans near it are others to compare with; where
+    none is looked for, of large graphs and of loops on large meshes, dynamic programming has one."""
+    problem, short = own.problem, is_short(own.problem)
+    if problem.options.get(MEMORY) is not None or problem.thrifty and not short:
         return
-    yield partial(dynamic_programming, problem)
-    if problem.runs or is_short(problem):
-        return
-    with suppress(PlanError):
-        yield from (partial(near_optimum, *search) for search in promising(problem))
+    searches: list[tuple[FactorGraph, ExactSearch]] = []
+    if not short and not problem.runs:
+        with suppress(TooLargeError):
+            searches = promising(problem)
+    if not searches and not own.has_least:
+        yield partial(dynamic_programming, problem)
+    yield from (partial(near_optimum, *search) for search in searches)
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
@@ -226,6 +240,7 @@ class _Combination:
         self.prices = chooser(problem.mesh, problem.hardware).prices
         self.rules = problem.remembered.get(RULES) or (factor(problem) if problem.work is not None else None)
         self.settled = self._settled()
+        self.has_least = False  # whether the least sum is known not to be below all starts
         self.starts: list[SearchStart] = []
         self.others: list[LocalSearch] = []  # what else came of improving assignments
         for start in self._starts():
@@ -350,8 +365,19 @@ class _Combination:
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
         if self.problem.options.get(MEMORY) is None and is_short(self.problem):
-            with suppress(PlanError):
-                yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
+            yield from self._least_sum()
+
+    def _least_sum(self) -> Iterator[SearchStart]:
+        """The plan of the least sum, if that is less than those of all other starts."""
+        try:
+            plan = small_optimum(self.problem, self._known_seconds())
+        except TooLargeError:
+            return
+        except PlanError:
+            plan = None
+        self.has_least = True
+        if plan is not None:
+            yield SearchStart("least sum", plan)
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
