@@ -61,7 +61,7 @@ def found_stages(
 
     counts, names, limit, statistics = chosen
     layers = None if traced.annotations else RepeatedLayers.of(traced.graph)
-    if layers is not None and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
+    if layers is not None and layers.are_equal and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
         wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
         return _found_by_layers(traced, layers, wanted, tuple(passes))
     best, told = fastest(

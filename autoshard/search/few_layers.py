@@ -1,8 +1,8 @@
 """Deep models by few of their layers: the same problem with these alone, and its plans as plans of all layers.
 
-Where all layers between the first and the last two are equal, and people said the same of each, a search over few of
-them weighs what a search over all would. Its plan then begins an improvement of the whole plan, and is compared with
-others as a program of all layers.
+Where all layers between the first and the last two are equal, or of few kinds that take turns, and people said the same
+of each, a search over few of them weighs what a search over all would. Its plan, and others that are near, are then
+compared as programs of all layers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from autoshard.search.problem import Problem
 from autoshard.transform.layers import Alike, RepeatedLayers
 from autoshard.util.errors import GraphError
 
-KEPT, DEEP = 4, 8
-"""How many layers are searched over, of models of how many at least."""
+DEEP = 2
+"""Models have to have this many times the layers that are searched over: four, more where several kinds take turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class FewLayers:
         if problem.inside or any(node.regions or not node.results for node in problem.graph.nodes):
             return None
         layers = RepeatedLayers.of(problem.graph)
-        if layers is None or layers.count < DEEP or layers.graph is not problem.graph:
+        if layers is None or layers.count < DEEP * layers.fewest or layers.graph is not problem.graph:
             return None
         try:
-            short = layers.only(KEPT)
+            short = layers.only(layers.fewest)
         except GraphError:
             return None
         found = layers.alike(short)
@@ -78,7 +78,7 @@ class FewLayers:
             layouts=layouts,
             outputs=self.problem.outputs(layouts),
             input_causes=causes,
-            started_from=f"{len(alike.kept)} of {alike.layers.count} equal layers; {plan.started_from}",
+            started_from=f"{len(alike.kept)} of {alike.layers.count} layers; {plan.started_from}",
         )
 
     def _layout(self, plan: Plan, value: Value) -> Layout:

@@ -5,7 +5,8 @@
     layers.alike(layers.only(4))           what each operator and value of the whole step is like in this one
 
 Layers are found by the names of operators and proven equal: the same operators in the same order on equal types, that
-read the same of the layer before, of the one after (in the backward pass), and of what lies outside.
+read the same of the layer before, of the one after (in the backward pass), and of what lies outside. Where layers of
+several kinds take turns (a window of attention in all but each sixth layer), each equals the one a period further on.
 """
 
 from __future__ import annotations
@@ -32,21 +33,26 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, eq=False)
 class RepeatedLayers:
-    """The layers of a step whose names begin alike; all but the first and the last two are equal.
+    """The layers of a step whose names begin alike; of all but the first ones and the last two each equals the one a
+    period further on.
 
     Attributes:
         stem: what stands before the number of a layer in names, such as `model.layers.`.
         count: how many layers there are.
+        first: how many there are before those that come again.
+        period: how many kinds of these take turns.
     """
 
     graph: Graph
     stem: str
     count: int
+    first: int = 1
+    period: int = 1
 
     @classmethod
     def of(cls, graph: Graph) -> RepeatedLayers | None:
         """The longest chain of layers of a step, without operators that nothing needs; None where there is none of more
-        than `FEWEST`."""
+        than `FEWEST` whose layers are equal, or take turns at least twice."""
         graph = prune(graph)
         numbers: dict[str, Counter[int]] = {}
         for node in graph.nodes[: backward_begins(graph)]:
@@ -57,7 +63,8 @@ class RepeatedLayers:
             return None
         stem = max(whole, key=lambda one: sum(whole[one].values()))
         found = RepeatedLayers(graph, stem, len(whole[stem]))
-        return found if found.count > FEWEST and found.are_equal else None
+        turns = found._turns if found.count > FEWEST else None
+        return None if turns is None else replace(found, first=turns[0], period=turns[1])
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -77,7 +84,21 @@ class RepeatedLayers:
 
     @cached_property
     def places(self) -> Mapping[Node, tuple[int, Place]]:
-        """The layer of each node that is in one, and where it stands there."""
+        """The layer of each node that is in one, and where it stands there.
+
+        What makes something for layers that are not next to its own, such as a mask that all of them need, is in none:
+        to these it comes from outside.
+        """
+        named = self._named
+        shared: set[Node] = set()
+        for node, (layer, _) in named.items():
+            makers = (self.graph.producers[value][0] for value in node.operands if value in self.graph.producers)
+            shared.update(one for one in makers if one in named and abs(named[one][0] - layer) > 1)
+        return {node: place for node, place in named.items() if node not in shared}
+
+    @cached_property
+    def _named(self) -> Mapping[Node, tuple[int, Place]]:
+        """The layer of each node whose name tells one, and where it stands there."""
         seen: Counter[tuple[int, str, str]] = Counter()
         found = {}
         for node in self.graph.nodes:
@@ -89,33 +110,37 @@ class RepeatedLayers:
             seen[layer, before, after] += 1
         return found
 
-    @cached_property
-    def are_equal(self) -> bool:
-        """Whether all layers but the first and the last two are."""
-        shapes: list[list[tuple]] = [[] for _ in range(self.count)]
+    @property
+    def _turns(self) -> tuple[int, int] | None:
+        """How many layers there are before the others, and after how many these come again, but for the last two: the
+        least of both together. None where they do not come twice."""
+        shapes: list[list[tuple]] = [[] for _ in range(self.count - 2)]
         for node, (layer, position) in self.places.items():
-            if 0 < layer < self.count - 2:
+            if layer < len(shapes):
                 read = tuple(self._read(value, layer) for value in node.operands)
                 shapes[layer].append((position, node.key, node.regions, read))
-        return all(one == shapes[1] for one in shapes[2 : self.count - 2])
+        if len(shapes) == FEWEST - 1:
+            return 1, 1  # there is but one between the first and the last two
+        for total in range(2, len(shapes)):
+            for period in range(1, min(total, len(shapes) - total + 1)):
+                if shapes[total:] == shapes[total - period : len(shapes) - period]:
+                    return total - period, period
+        return None
 
-    @cached_property
-    def _shared(self) -> frozenset[Value]:
-        """What one layer makes for others that are not next to it, such as a mask that all of them need: to these it is
-        as if it came from outside."""
-        found = set()
-        for node, (layer, _) in self.places.items():
-            for value in node.operands:
-                made = self._made(value)
-                if made is not None and abs(made[0] - layer) > 1:
-                    found.add(value)
-        return frozenset(found)
+    @property
+    def are_equal(self) -> bool:
+        """Whether all but the first and the last two are of one kind."""
+        return self.first == self.period == 1
+
+    @property
+    def fewest(self) -> int:
+        """How many layers `only` keeps at least, so that one of each kind is among those between the ends."""
+        least = self.first + self.period + 2
+        return least + (self.count - least) % self.period
 
     def _read(self, value: Value, layer: int) -> tuple:
         """What a value is to a layer that reads it, in words that equal layers share."""
         made = self._made(value)
-        if value in self._shared:
-            return (value,)
         if made is not None:
             other, position, number = made
             return other - layer, position, number
@@ -134,11 +159,15 @@ class RepeatedLayers:
         """The step with so many layers: the first ones, and the last two.
 
         Raises:
-            GraphError: fewer than `FEWEST` or more than there are; or what lies outside of layers reads one that is
-                left out, or a layer does that is not next to it.
+            GraphError: fewer than `FEWEST` or more than there are, or not some periods less; or what lies outside of
+                layers reads one that is left out, or a layer does that is not next to it.
         """
         if not FEWEST <= count <= self.count:
             raise GraphError(f"{self.graph.name!r} has {self.count} layers; {FEWEST} to {self.count} can be kept")
+        if (self.count - count) % self.period:
+            raise GraphError(
+                f"layers of {self.graph.name!r} come again after {self.period}; {count} of {self.count} do not"
+            )
         gone, by = range(count - 2, self.count - 2), self.count - count
         if not gone:
             return self.graph
@@ -153,23 +182,28 @@ class RepeatedLayers:
 
     def alike(self, short: Graph) -> Alike:
         """What of the step with fewer layers, as `only` makes it, all of this step is like: what is in both itself, and
-        what is in a layer that was left out what stands in its place in the last layer that was kept before these. What
-        nothing reads of the inputs is like none."""
+        what is in a layer that was left out what stands in its place in the last layer of its kind that was kept before
+        these. What nothing reads of the inputs is like none."""
         made = {node.results: node for node in short.nodes}
         kept = sorted({self.places[node][0] for node in self.places if node.results in made})
-        last = kept[-FEWEST]
         at = {of: node for node, of in self.places.items()}
         inputs = {value.name: value for value in short.inputs}
         nodes: dict[Node, Node] = {}
         values: dict[Value, Value] = {}
+        found = Alike(self, tuple(kept), nodes, values)
         for value in self.graph.inputs:
-            if (one := inputs.get(value.name) or inputs.get(self.renumbered(value.name, last))) is not None:
+            layer = self.layer_of(value.name)
+            name = value.name if layer is None else self.renumbered(value.name, found.like(layer))
+            if (one := inputs.get(value.name) or inputs.get(name)) is not None:
                 values[value] = one
         for node in self.graph.nodes:
-            one = node if node.results in made else at[last, self.places[node][1]]
+            one = node
+            if node.results not in made:
+                layer, place = self.places[node]
+                one = at[found.like(layer), place]
             nodes[node] = made[one.results]
             values.update(zip(node.results, one.results, strict=True))
-        return Alike(self, tuple(kept), nodes, values)
+        return found
 
     def renumbered(self, name: str, layer: int) -> str:
         """The name of what stands in another layer in the place of what bears this name; the same outside of layers."""
@@ -233,6 +267,12 @@ class Alike:
     nodes: Mapping[Node, Node]
     values: Mapping[Value, Value]
 
+    def like(self, layer: int) -> int:
+        """The layer that was kept which a layer is like."""
+        if layer in self.kept:
+            return layer
+        return max(one for one in self.kept[:-2] if (layer - one) % self.layers.period == 0)
+
     def told(self, name: str, node: Node) -> str:
         """The name of an operator of the other step that is said of what a node is like, as it is said of the node: a
         layer before or after its own."""
@@ -240,6 +280,6 @@ class Alike:
         if told is None or known is None:
             return name
         at, layer = {layer: i for i, layer in enumerate(self.kept)}, known[0]
-        own = layer if layer in at else self.kept[-FEWEST]
+        own = self.like(layer)
         ahead = at[told] - at[own] if told in at else told - own
         return self.layers.renumbered(name, min(max(layer + ahead, 0), self.layers.count - 1))

@@ -13,7 +13,7 @@ from autoshard import Layout, Mesh, nn, ops
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import PARAMETER, Value
 from autoshard.ir.verify import verify
-from autoshard.search.few_layers import DEEP, KEPT, FewLayers
+from autoshard.search.few_layers import FewLayers
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.problem import Problem
 from autoshard.trace import Cell, CellList
@@ -22,6 +22,7 @@ from autoshard.transform.planned_graph import planned_graph
 from costmodel import preset
 from tests.search.plans import assert_runs_as_whole
 
+KEPT, DEEP = 4, 8  # layers that are searched over, of models of how many at least
 MESH = Mesh.parse("a=2 b=3")
 HARDWARE = preset("h100").for_ranks(MESH.devices)
 X = np.random.default_rng(3).normal(size=(12, 6)).astype(np.float32)
@@ -91,6 +92,51 @@ def test_causes_name_operators_of_the_same_or_the_next_layer():
     last = by_label[f"blocks.{DEEP + 1}.up.matmul"]
     assert few.alike.told(f"blocks.{DEEP}.add", last) == f"blocks.{DEEP}.add"
     assert few.alike.told("loss", node) == "loss"
+
+
+class Kind(Block):
+    """A layer of one of two kinds; the first makes what all others read."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def construct(self, x, shared=None):
+        shared = ops.reduce_max(ops.stop_gradient(x), axis=0, keep_dims=True) if shared is None else shared
+        act = ops.tanh if self.kind == "tanh" else ops.relu
+        return x + act(self.down(self.up(x + shared))), shared
+
+
+class Kinds(Cell):
+    def __init__(self, count: int, kind_of) -> None:
+        super().__init__()
+        self.blocks = CellList(Kind(kind_of(i)) for i in range(count))
+
+    def construct(self, x):
+        shared = None
+        for block in self.blocks:
+            x, shared = block(x, shared)
+        return ops.reduce_mean(ops.square(x))
+
+
+KINDS = {
+    "each third": lambda i: "tanh" if i % 3 == 2 else "relu",
+    "first three": lambda i: "tanh" if i < 3 else "relu",
+    "first two, then in turns": lambda i: "tanh" if i < 2 or i % 2 else "relu",
+}
+FOUND = {"each third": (1, 3), "first three": (3, 1), "first two, then in turns": (1, 2)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_of_several_kinds(name):
+    net = Kinds(18, KINDS[name])
+    step = train_step(net, nn.Adam(net.trainable_params(), 1e-3), X)
+    few = FewLayers.of(problem_of(step))
+    assert few is not None and (few.alike.layers.first, few.alike.layers.period) == FOUND[name]
+    verify(few.short.graph)
+    for node, like in few.alike.nodes.items():
+        assert node.key == like.key and node.op is like.op
+    assert_runs_as_whole(ash.plan(step, mesh=MESH, hardware="h100"), (X,))
 
 
 def test_layers_of_which_people_said_different_things_are_planned_each():
