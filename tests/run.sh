@@ -48,6 +48,7 @@ on_ranks "$@" </dev/null >"$scratch/ranks.log" 2>&1 &
 ranks=$!
 set +m
 trap 'kill -- -"$ranks" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+"$PYTHON" tests/compiled_once.py
 # One process more than a small machine has cores: some tests mostly wait, for ranks or for time to pass.
 part "plain tests" "$PYTHON" -m pytest -q -n 3 --durations=25 --ignore=tests/mpi tests "$@"
 wait "$ranks"
