@@ -4,8 +4,8 @@ Where whole axes (or the prime pieces of a flat mesh) would allow an operator mo
 more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
 parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
 come first, in a short search from halves outwards as long as they get better; of those that cut one of these parts
-again, NEXT are searched: where what they are cut at was best by itself and added to the
-best so far; and so on. What a search says of its plan is then said of these cuts: `MeshCuts.description` names them.
+again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so on. What a
+search says of its plan is then said of these cuts: `MeshCuts.description` names them.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@
 
 Of a deep model few layers go through all this (`few_layers.py`). Their best plan, and those of the others that are
 near, are compared as programs of all layers; where the best needs more memory than there is, all layers are searched.
+What "bfs" and named plans come to is what they are for the few, then.
 """
 
 from __future__ import annotations
@@ -161,17 +162,13 @@ def _near(few: FewLayers, own: _Combination, first: Plan) -> Iterator[Plan]:
     take less than their sums are far from the best."""
     problem, seconds = few.problem, _seconds(few.problem)
     most = HOPE * price_of(problem, first)
-    for plan in (own.found, *(start.plan for start in own.starts if start.is_mode)):
-        if seconds(lifted := few.lifted(plan)) <= most:
+    named = {name: plan for name in named_plans() if (plan := _made(partial(own.named, name))) is not None}
+    for plan in (own.found, *(start.plan for start in own.starts if start.is_mode), *named.values()):
+        if plan.graph is few.short.graph and seconds(lifted := few.lifted(plan)) <= most:
             yield lifted
-    for name in named_plans():
-        plan = _made(partial(own.named, name))
-        if plan is None:
-            continue
-        if plan.graph is few.short.graph:
-            if seconds(lifted := few.lifted(plan)) <= most:
-                yield lifted
-        elif price_of(few.short, plan) <= HOPE * price_of(few.short, own.found):
+    for name, plan in named.items():
+        # One of another graph cannot be told of all layers: it is made anew where it is near among the few.
+        if plan.graph is not few.short.graph and price_of(few.short, plan) <= HOPE * price_of(few.short, own.found):
             yield from filter(None, (_made(partial(find_mode(name), problem)),))
 
 
