@@ -10,7 +10,7 @@ from dataclasses import replace
 from autoshard.cost.memory import peak_memory
 from autoshard.plan.plan import Plan
 from autoshard.search.exact.over_mesh_cuts import SMALL_NODES
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import MEMORY, least_bytes
 from autoshard.search.problem import Problem
 from autoshard.util.errors import MemoryLimitError
 
@@ -22,7 +22,7 @@ def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tupl
     to it or none was found: then the cheapest of all is given, and what reads it can say what is missing.
     """
     room = problem.hardware.device.memory_bytes
-    if room is None or _surely_fits(problem, room) or _never_fits(problem, room):
+    if room is None or _surely_fits(problem, room) or least_bytes(problem.graph, problem.mesh.devices) > room:
         return mode(problem), None
     # Large graphs are searched in one way, with a limit or without: most often once is enough.
     free = mode(problem) if len(problem.graph.nodes) <= SMALL_NODES else None
@@ -33,11 +33,6 @@ def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tupl
         if peak_memory(found) <= room:
             return found, room
     return (mode(problem) if free is None else free), None
-
-
-def _never_fits(problem: Problem, room: int) -> bool:
-    """Whether a device has no room for its part of all inputs, split over all devices as evenly as can be."""
-    return sum(value.type.nbytes for value in problem.graph.inputs) > room * problem.mesh.devices
 
 
 def _surely_fits(problem: Problem, room: int) -> bool:

@@ -46,6 +46,12 @@ class FewLayers:
         found = layers.alike(short)
         return cls(problem, _shortened(problem, short), found) if _are_same(problem, found) else None
 
+    def within(self, limit: int) -> FewLayers:
+        """The same, where the few layers may need at most so many bytes on a device."""
+        short = replace(self.short, options={**self.short.options, MEMORY: limit})
+        short.remembered.update(self.short.remembered)
+        return replace(self, short=short)
+
     def restricted(self, plan: Plan) -> Plan:
         """What a plan of all layers says of the few."""
         own = {node.results: decision for node, decision in plan.decisions.items()}

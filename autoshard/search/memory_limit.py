@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from autoshard.cost.memory import HeldBytes, MemoryUse, memory_of, peak_memory
+from autoshard.cost.memory import MemoryUse, memory_of, peak_memory
+from autoshard.ir.graph import Graph
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes, parse_bytes
@@ -29,6 +32,32 @@ def read_limit(given: Any, what: str = "memory") -> int | None:
         raise PlanError(f"{what}: {error}") from None
 
 
+def least_bytes(graph: Graph, devices: int) -> int:
+    """What each device needs at least under any plan: its part of all inputs, split as evenly as can be."""
+    return math.ceil(sum(value.type.nbytes for value in graph.inputs) / devices)
+
+
+def check_room(graph: Graph, devices: int, limit: int) -> None:
+    """Refuse, before any search, a limit that no plan can keep.
+
+    Raises:
+        MemoryLimitError: names what inputs take at least on each device, the largest of them, and how many devices have
+            room for them.
+    """
+    least = least_bytes(graph, devices)
+    if least <= limit:
+        return
+    inputs = sorted(graph.inputs, key=lambda one: -one.type.nbytes)
+    held = _listed([f"{graph.role_of[one]} {one.name} {format_bytes(one.type.nbytes)}" for one in inputs])
+    room = f"{math.ceil(least * devices / limit)} devices have room for them" if limit > 0 else "no device has room"
+    raise MemoryLimitError(
+        f"any plan of {graph.name!r} is over the memory limit of {_exact(limit)} by {_exact(least - limit)} or more: "
+        f"its inputs, split evenly over {devices} devices, need {_exact(least)} of each (whole: {held}); {room}",
+        needed=least,
+        limit=limit,
+    )
+
+
 def check_limit(plan: Plan, limit: int | None) -> None:
     """Refuse a plan that needs more memory than there is.
 
@@ -42,18 +71,20 @@ def check_limit(plan: Plan, limit: int | None) -> None:
 
 
 def _told(plan: Plan, use: MemoryUse, limit: int) -> str:
-    over, held = use.peak - limit, use.at(use.peak_moment)
-    shown = ", ".join(map(_shown, held[:_BIGGEST]))
-    rest = f" and {len(held) - _BIGGEST} more" if len(held) > _BIGGEST else ""
+    over, held = (
+        use.peak - limit,
+        _listed([f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in use.at(use.peak_moment)]),
+    )
     advice = "" if plan.search == "optimal" else "; search='optimal' looks for the fastest plan that keeps the limit"
     return (
         f"the plan of {plan.search!r} for {plan.graph.name!r} is over the memory limit of {_exact(limit)} by "
-        f"{_exact(over)}: at {use.peak_at} a device holds {_exact(use.peak)} ({shown}{rest}){advice}"
+        f"{_exact(over)}: at {use.peak_at} a device holds {_exact(use.peak)} ({held}){advice}"
     )
 
 
-def _shown(one: HeldBytes) -> str:
-    return f"{one.kind} {one.what} {format_bytes(one.nbytes)}"
+def _listed(held: Sequence[str]) -> str:
+    shown = ", ".join(held[:_BIGGEST])
+    return f"{shown} and {len(held) - _BIGGEST} more" if len(held) > _BIGGEST else shown
 
 
 def _exact(nbytes: int) -> str:

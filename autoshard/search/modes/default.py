@@ -18,8 +18,9 @@
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 
 Of a deep model few layers go through all this (`few_layers.py`). Their best plan, and those of the others that are
-near, are compared as programs of all layers; where the best needs more memory than there is, all layers are searched.
-What "bfs" and named plans come to is what they are for the few, then.
+near, are compared as programs of all layers; where the best needs more memory than there is, the few are searched again
+under limits of their own, and if none of their plans fits as one of all layers, all are searched. What "bfs" and named
+plans come to is what they are for the few, then.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import plan_seconds
@@ -91,6 +93,8 @@ WIDE = {"dynamic_programming", "optimal"}
 """Modes that choose among all strategies: where the plan of one is best, those of all are improved."""
 RULES = "plan by rules"
 """What a problem remembers this mode's plan by rules as."""
+LIMITS = 3
+"""Under how many limits few layers are searched, until two plans are found that fit as plans of all layers."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -106,7 +110,12 @@ def sharding_propagation(problem: Problem) -> Plan:
     """
     few = None if problem.mesh.devices == 1 else FewLayers.of(problem)
     by_few = None if few is None else _by_few_layers(few)
-    return _searched(problem)[0] if by_few is None else by_few
+    if by_few is None:
+        return _searched(problem)[0]
+    if problem.options.get(MEMORY) is None or price_of(problem, by_few) <= NEAR * _seconds(problem)(by_few):
+        return by_few
+    # Memory is so short that the program hardly shares buffers: of that few layers know little.
+    return cheapest(problem, (by_few, _searched(problem)[0]), keeps=lambda plan: _keeps(problem, plan))
 
 
 def _searched(problem: Problem) -> tuple[Plan, _Combination]:
@@ -142,33 +151,82 @@ def _told(best: Plan, decisions: Mapping[Node, Decision]) -> Plan:
 
 
 def _by_few_layers(few: FewLayers) -> Plan | None:
-    """What this mode has for few of the layers, for all of them; None where it needs more memory than there is: what
-    fits is far from it."""
+    """What this mode has for few of the layers, for all of them; None where that needs more memory than there is."""
     problem, limit = few.problem, few.problem.options.get(MEMORY)
     if problem.work is not None:
         few.short.remembered[RULES] = few.restricted(factor(problem))
-    best, own = _searched(few.short)
-    # Rings, and parameters that are gathered again, are of another graph.
-    first = few.lifted(best if best.graph is few.short.graph else own.found)
-    if limit is not None and peak_memory(first) > limit:
+    searched = [_searched_few(few)]
+    if limit is not None and peak_memory(searched[0].all_layers) > limit:
+        searched = sorted(_fitting(few, searched[0], limit), key=lambda one: _seconds(problem)(one.all_layers))
+    if not searched:
         return None
+    first, *others = searched
+    plans = first.all_layers, *_near(first), *(one.all_layers for one in others)
     by = CERTAINTY if problem.configured else 0.0
-    found = cheapest(problem, (first, *_near(few, own, first)), by, lambda plan: _keeps(problem, plan))
+    found = cheapest(problem, plans, by, lambda plan: _keeps(problem, plan))
     return _told(found, found.decisions)
 
 
-def _near(few: FewLayers, own: _Combination, first: Plan) -> Iterator[Plan]:
-    """The plans of all layers that may be better than the first, by what few layers say of their sums. Programs that
-    take less than their sums are far from the best."""
+class _SearchedFew(NamedTuple):
+    """Few layers that were searched: what their plan was combined from, and it for these and for all layers."""
+
+    few: FewLayers
+    own: _Combination
+    plan: Plan
+    all_layers: Plan
+
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Bytes that the few layers need, and all of them."""
+        return peak_memory(self.plan), peak_memory(self.all_layers)
+
+
+def _searched_few(few: FewLayers) -> _SearchedFew:
+    """What this mode has for few layers. Rings, and parameters that are gathered again, are of another graph."""
+    best, own = _searched(few.short)
+    plan = best if best.graph is few.short.graph else own.found
+    return _SearchedFew(few, own, plan, few.lifted(plan))
+
+
+def _fitting(few: FewLayers, above: _SearchedFew, limit: int) -> Iterator[_SearchedFew]:
+    """Searches of few layers whose plans keep a limit as plans of all layers: under that share of the limit which few
+    layers have in a plan above it, then between a plan that fits and one that does not."""
+    below: _SearchedFew | None = None
+    for _ in range(LIMITS):
+        room = _room(above.peaks, below.peaks if below else (0, 0), limit)
+        found = _searched_few(few.within(room))
+        if found.peaks[1] > limit:
+            if found.peaks[0] > room:
+                return  # the few have no smaller plan
+            above = found
+        else:
+            yield found
+            if below is not None:
+                return
+            below = found
+
+
+def _room(above: tuple[int, int], below: tuple[int, int], limit: int) -> int:
+    """Bytes for the few layers with which all need the limit, if what all need grows evenly between two plans."""
+    share = (limit - below[1]) / (above[1] - below[1])
+    return int(below[0] + share * (above[0] - below[0]))
+
+
+def _near(searched: _SearchedFew) -> Iterator[Plan]:
+    """The plans of all layers that may be better than what was searched, by what few layers say of their sums. Programs
+    that take less than their sums are far from the best."""
+    few, own = searched.few, searched.own
     problem, seconds = few.problem, _seconds(few.problem)
-    most = HOPE * price_of(problem, first)
+    most = HOPE * price_of(problem, searched.all_layers)
     named = {name: plan for name in named_plans() if (plan := _made(partial(own.named, name))) is not None}
     for plan in (own.found, *(start.plan for start in own.starts if start.is_mode), *named.values()):
         if plan.graph is few.short.graph and seconds(lifted := few.lifted(plan)) <= most:
             yield lifted
+    # One of another graph cannot be told of all layers: it is made anew where it is near among the few; near from far
+    # where few layers had a limit that is a guess.
+    most = (HOPE if problem.options.get(MEMORY) is None else NEAR) * price_of(few.short, own.found)
     for name, plan in named.items():
-        # One of another graph cannot be told of all layers: it is made anew where it is near among the few.
-        if plan.graph is not few.short.graph and price_of(few.short, plan) <= HOPE * price_of(few.short, own.found):
+        if plan.graph is not few.short.graph and price_of(few.short, plan) <= most:
             yield from filter(None, (_made(partial(find_mode(name), problem)),))
 
 
