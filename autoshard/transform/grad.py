@@ -80,20 +80,31 @@ class Reverse(Recorder):
 
     def gradients(self, nodes: Sequence[Node], of: Value, wrt: Sequence[Value]) -> list[Value]:
         """Of the sum of `of`, which the nodes make, for each value in `wrt`; zeros where there is none."""
-        if of in _dependent(nodes, wrt):
+        if of in self.dependent(nodes, wrt):
             self.start(of)
             self.sweep(nodes, wrt)
         return [self.total(value) or self.zeros(value) for value in wrt]
 
     def sweep(self, nodes: Sequence[Node], wrt: Sequence[Value]) -> None:
         """Visit the nodes on a path from `wrt` backwards and collect the cotangents of their operands."""
-        dependent = _dependent(nodes, wrt)
+        dependent = self.dependent(nodes, wrt)
         for node in reversed(nodes):
             rule = self.rules.get(node)
             if rule is not None:
                 self.custom(rule, dependent)
             elif any(self.reached(value) for value in node.results):
                 self.visit(node, dependent)
+
+    def dependent(self, nodes: Sequence[Node], wrt: Sequence[Value]) -> set[Value]:
+        """The values of real or complex numbers that depend on a value in `wrt` through such, or by a rule."""
+        found = set(wrt)
+        for node in nodes:
+            rule = self.rules.get(node)
+            if not found.isdisjoint(node.uses):
+                found.update(value for value in node.results if value.type.dtype.is_inexact)
+            if rule is not None and not found.isdisjoint(rule.inputs):
+                found.update(rule.outputs)
+        return found
 
     def visit(self, node: Node, dependent: set[Value]) -> None:
         """Pass the cotangents of a node's results on to its operands."""
@@ -230,15 +241,6 @@ def _refuse(node: Node) -> NoReturn:
         f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss "
         f"and what it is differentiated for; use ops.stop_gradient if no gradient should pass here"
     )
-
-
-def _dependent(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[Value]:
-    """The values of real or complex numbers that depend on a value in `wrt` through such."""
-    found = set(wrt)
-    for node in nodes:
-        if not found.isdisjoint(node.uses):
-            found.update(value for value in node.results if value.type.dtype.is_inexact)
-    return found
 
 
 def _check(graph: Graph, of: Value, wrt: Sequence[Value]) -> None:

@@ -200,6 +200,18 @@ class Reversed(torch.autograd.Function):
         return -0.5 * grad
 
 
+class Binary(torch.autograd.Function):
+    """Straight through truth values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
 class Clipped(torch.autograd.Function):
     """Not linear in the gradient, in the new style, with an argument by name."""
 
@@ -283,6 +295,7 @@ def _checkpoints(net: Any, x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "straight through": lambda net, x: (Rounded.apply(x @ net.w, 1.5) * net.v).square().mean(),
+    "through truth values": lambda net, x: (Binary.apply(x @ net.w) * net.v + Binary.apply(net.scale)).square().mean(),
     "beside decompositions": lambda net, x: F.smooth_l1_loss(Rounded.apply(x @ net.w, 1.5), net.v.detach()),
     "reversed beside itself": lambda net, x: (
         (Reversed.apply(net.w * net.scale) * x.t()[:, :3]).sum() + net.w.square().sum()
