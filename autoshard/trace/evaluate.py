@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,23 @@ from autoshard.util.errors import RuntimeSetupError, ShapeError, at
 Inputs = Mapping[Value, np.ndarray] | Sequence[np.ndarray]
 
 
-def evaluate(graph: Graph, inputs: Inputs) -> list[np.ndarray]:
-    """The outputs of the graph; each value is let go after its last use.
+class Replicated(Runner):
+    """Runs nodes on whole tensors; a manual computation for all positions along its manual axes side by side."""
 
-    A manual computation runs for all positions along its manual axes side by side.
+    def node(self, node: Node, held: Held) -> tuple:
+        if node.op.name == "ManualComputation":
+            return Team.run(self.functions, node, held)
+        return super().node(node, held)
+
+
+def evaluate(
+    graph: Graph, inputs: Inputs, runner: Callable[[Mapping[str, Graph]], Replicated] = Replicated
+) -> list[np.ndarray]:
+    """The outputs of the graph; each value is let go after its last use.
 
     Args:
         inputs: an array per input, in order or by value; anything will do for a token.
+        runner: makes what runs the nodes, from the graph's functions.
 
     Raises:
         RuntimeSetupError: an input is missing or has another type.
@@ -32,14 +42,7 @@ def evaluate(graph: Graph, inputs: Inputs) -> list[np.ndarray]:
     """
     held = _checked(graph, inputs)
     check_known(graph)
-    return list(_Replicated(graph.functions).block(graph.nodes, graph.outputs, held))
-
-
-class _Replicated(Runner):
-    def node(self, node: Node, held: Held) -> tuple:
-        if node.op.name == "ManualComputation":
-            return Team.run(self.functions, node, held)
-        return super().node(node, held)
+    return list(runner(graph.functions).block(graph.nodes, graph.outputs, held))
 
 
 def check_known(graph: Graph, custom_calls: bool = True) -> None:

@@ -120,6 +120,16 @@ def test_rounding_moves_what_adam_makes_of_a_gradient_that_is_zero() -> None:
     assert np.all(moved["weight"] < 1e-5) and np.all(moved["bias"] > 1e-4)
 
 
+def test_rounding_moves_sums_that_cancel_out() -> None:
+    """Ones and minus ones over a count: exactly zero in this order, and not in that of a split sum."""
+    x = np.repeat(np.float32([1, -1]), 21)
+    bias = Parameter(np.zeros(1, np.float32), name="bias")
+    step = train_step(lambda x: (ops.reduce_mean(x * bias) + ops.square(bias - 1)).sum(), nn.Adam([bias], 0.01), x)
+    assert moved_by_rounding(step.traced, step.traced.inputs(x), ["bias"])["bias"].max() < 1e-5
+    step = train_step(lambda x: ops.reduce_mean(x * bias), nn.Adam([bias], 0.01), x)
+    assert moved_by_rounding(step.traced, step.traced.inputs(x), ["bias"])["bias"].max() > 1e-4
+
+
 SCRIPT = """
 import numpy as np
 from autoshard import nn
