@@ -170,6 +170,29 @@ def test_scalars_stay_scalars() -> None:
     torch.testing.assert_close(module.scale.detach(), model.state()["scale"])
 
 
+# -- what looks at values to raise an error
+
+
+def _checked(net: Any, x: Tensor) -> Tensor:
+    torch._check_tensor_all(x.abs() < 100)
+    torch._check((x > -100).sum().item() == x.numel())
+    return (x @ net.w).sum()
+
+
+def _distributed(net: Any, x: Tensor) -> Tensor:
+    policy = torch.distributions.Normal(x @ net.w, F.softplus(net.scale))
+    chosen = torch.distributions.Categorical(logits=net.v).log_prob(torch.arange(6) % 3)
+    prior = torch.distributions.Independent(torch.distributions.Normal(0.0, torch.ones(6, 3)), 1)
+    return policy.log_prob(x[:, :3]).sum() + chosen.sum() + prior.log_prob(net.v).mean()
+
+
+@pytest.mark.parametrize("loss", [_checked, _distributed])
+def test_checks_of_values_are_left_out(loss: Callable[..., Tensor]) -> None:
+    check_step(Net(loss), (example(),))
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        torch.distributions.Normal(0.0, -torch.ones(2))
+
+
 # -- functions that say their gradients
 
 

@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
+from autoshard.frontends.torch.distributions import distributions_as_given
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
@@ -56,6 +57,7 @@ def seed_torch(seed: int) -> None:
 
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
+    distributions_as_given,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
@@ -151,8 +153,21 @@ _ADVICE = {
 }
 
 
+_FOR_TORCH_DEVELOPERS = (
+    "consider using data-dependent friendly APIs",
+    "For more information, run with TORCH_LOGS",
+    "For extended logs when",
+    "If you suspect the guard",
+    "For more debugging help",
+    "For C++ stack trace",
+    "The error above occurred when calling",
+)
+"""How lines of torch's messages begin that help to find errors of torch.export, not of a module."""
+
+
 def _message(error: Exception) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    lines = [line for line in lines if not line.strip().startswith(_FOR_TORCH_DEVELOPERS)]
     if type(error).__name__ == "DynamicOutputShapeException":
         return f"how large the results of {lines[0]} are depends on the data; say it with other functions of torch"
     return "\n    ".join(lines[:12]) or type(error).__name__

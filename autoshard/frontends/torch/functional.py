@@ -31,6 +31,21 @@ def nodes_at_any_depth(module: Any) -> Iterator[Any]:
             yield from nodes_at_any_depth(child)
 
 
+def for_checks_alone(graph: Any) -> set[Any]:
+    """The nodes of a graph whose results only checks look at, as those of `torch._check(mask.sum() == n)`."""
+    found: set[Any] = set()
+    for node in reversed(graph.nodes):
+        pure = node.op == "call_function" and not changes_first(node)
+        if pure and node.users and all(user in found or _is_check(user) for user in node.users):
+            found.add(node)
+    return found
+
+
+def _is_check(node: Any) -> bool:
+    """Whether a node computes nothing, but raises where something does not hold."""
+    return str(node.args[1] if str(node.target) == EFFECTS else node.target) in CHECKS
+
+
 def node_ready(node: Any) -> bool:
     """Whether a node has a translator and changes nothing that others see."""
     if node.op != "call_function":

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType, dtype
-from autoshard.frontends.torch.functional import COND, EFFECTS, WHILE, changes_first, functional_name
+from autoshard.frontends.torch.functional import (
+    COND,
+    EFFECTS,
+    WHILE,
+    changes_first,
+    for_checks_alone,
+    functional_name,
+)
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
 from autoshard.frontends.torch.tensors import type_of_tensor
@@ -57,8 +64,11 @@ class Importer:
         """The outputs of a graph, that of the program or one inside it."""
         held: dict[Any, Any] = {}
         outputs: list[Any] = []
+        left_out = for_checks_alone(module.graph)
         for node in module.graph.nodes:
-            if node.op == "placeholder":
+            if node in left_out:
+                held[node] = None
+            elif node.op == "placeholder":
                 held[node] = input_of(node.name)
             elif node.op == "get_attr":
                 held[node] = _attribute(module, node.target)
