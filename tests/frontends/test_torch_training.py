@@ -85,11 +85,25 @@ def _part_changes(net: Any, y: Tensor) -> Tensor:
     return (fixed + z.view_as(y)).square()
 
 
+def _autocast(net: Any, y: Tensor) -> Tensor:
+    """What autocast leaves in float32."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cut = y.detach() + 1
+        with torch.no_grad():
+            fixed = y * net.scale
+            with torch.autocast("cpu", enabled=False):
+                fixed = fixed * net.v
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            squared = net.v.square()
+        return y * cut * fixed + squared * net.v
+
+
 STOPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "detach": lambda net, x, y: (y - y.detach() * 0.5).square().mean(),
     "a part of a parameter": lambda net, x, y: (net.w[0].detach() * net.w[1]).sum() + y.sum(),
     "a parameter": lambda net, x, y: (net.w.detach() * net.w).sum() + y.mean(),
     "no_grad": lambda net, x, y: F.cross_entropy(y, _no_grad(net, y)),
+    "autocast": lambda net, x, y: _autocast(net, y).sum(),
     "smooth_l1": lambda net, x, y: F.smooth_l1_loss(y, y.detach() * 0.3),
     "huber": lambda net, x, y: F.huber_loss(y, _no_grad(net, y), delta=0.4),
     "bce_with_logits": lambda net, x, y: F.binary_cross_entropy_with_logits(y, y.detach().sigmoid() * 0.8),

@@ -23,6 +23,7 @@ from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
 from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.masks import masks_as_given
+from autoshard.frontends.torch.no_grad import no_grad_in_autocast
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.stops import with_stops
@@ -57,7 +58,7 @@ def seed_torch(seed: int) -> None:
 
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
-    distributions_as_given,
+    distributions_as_given, no_grad_in_autocast,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""

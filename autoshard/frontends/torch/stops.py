@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from autoshard.frontends.torch.functional import SET_GRAD, nodes_at_any_depth
@@ -30,17 +30,33 @@ def with_stops(program: Any) -> Any:
     names = {str(node.target) for node in nodes_at_any_depth(program.graph_module)}
     if names.isdisjoint((SET_GRAD, _DETACH, _DETACH_IN_PLACE)):
         return program
-    import torch
-
-    graph = copy.deepcopy(program.graph_module.graph)
     signature = copy.deepcopy(program.graph_signature)
-    module = torch.fx.GraphModule(program.graph_module, graph)
-    renamed = _written_out(module, graph)
-    renamed |= _Marking(graph, set(signature.inputs_to_parameters)).run()
+    module, renamed = _stopped(program.graph_module, signature.inputs_to_parameters)
     for old, new in renamed.items():
         signature.replace_all_uses(old, new)
-    graph.lint()
     return program._update(module, signature)
+
+
+def _stopped(given: Any, inputs: Container[str]) -> tuple[Any, dict[str, str]]:
+    """A graph module, and those inside it, with marks; what outputs that had names are called now.
+
+    Args:
+        inputs: names of the placeholders that may have a gradient.
+    """
+    import torch
+
+    graph = copy.deepcopy(given.graph)
+    module = torch.fx.GraphModule(given, graph)
+    renamed = _written_out(module, graph)
+    # Graphs inside, of torch.autocast, torch.cond, ...: nobody says which of their operands have a gradient.
+    for name in {node.target for node in graph.nodes if node.op == "get_attr"}:
+        inside = getattr(module, name, None)
+        if isinstance(inside, torch.fx.GraphModule):
+            setattr(module, name, _stopped(inside, {node.name for node in inside.graph.nodes})[0])
+    renamed |= _Marking(graph, inputs).run()
+    graph.lint()
+    module.recompile()
+    return module, renamed
 
 
 def _written_out(module: Any, graph: Any) -> dict[str, str]:
@@ -113,7 +129,7 @@ def _detach() -> Any:
 class _Marking:
     """Puts marks into a graph without blocks."""
 
-    def __init__(self, graph: Any, parameters: set[str]) -> None:
+    def __init__(self, graph: Any, inputs: Container[str]) -> None:
         self.graph = graph
         self.order = {node: i for i, node in enumerate(graph.nodes)}
         self.parent: dict[Any, Any] = {}
@@ -124,7 +140,7 @@ class _Marking:
         for node in graph.nodes:
             for one in _changed(node):
                 self.changes.setdefault(self.root(one), []).append((node, one))
-        self.dependent = self.depending(parameters)
+        self.dependent = self.depending(inputs)
         self.renamed: dict[str, str] = {}
 
     def root(self, node: Any) -> Any:
@@ -138,9 +154,9 @@ class _Marking:
         if one is not other:
             self.parent[one] = other
 
-    def depending(self, parameters: set[str]) -> set[Any]:
-        """The nodes that may have a gradient for a parameter; changes in place included."""
-        found = {node for node in self.graph.nodes if node.op == "placeholder" and node.name in parameters}
+    def depending(self, inputs: Container[str]) -> set[Any]:
+        """The nodes that may have a gradient for one of the inputs; changes in place included."""
+        found = {node for node in self.graph.nodes if node.op == "placeholder" and node.name in inputs}
         count = -1
         while count != len(found):
             count = len(found)
