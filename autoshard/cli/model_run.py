@@ -248,8 +248,11 @@ def _compared(
     agreed = compare(outputs, wanted.outputs, before, after, wanted.updated, narrow=narrow)
     if not agreed.wrong_updates:
         return agreed
-    loose = moved_by_rounding(planned.traced, given, agreed.wrong_updates)
-    return compare(outputs, wanted.outputs, before, after, wanted.updated, loose, narrow)
+    for loose in moved_by_rounding(planned.traced, given, agreed.wrong_updates):
+        agreed = compare(outputs, wanted.outputs, before, after, wanted.updated, loose, narrow)
+        if not agreed.wrong_updates:
+            break
+    return agreed
 
 
 def outcome(planned: AnyPlanned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
