@@ -184,6 +184,33 @@ def test_scalars_stay_scalars() -> None:
     torch.testing.assert_close(module.scale.detach(), model.state()["scale"])
 
 
+# -- gradients where there are several or none
+
+
+CORNERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "logsigmoid": lambda zero, v: F.logsigmoid(zero).sum(),
+    "bce_with_logits": lambda zero, v: F.binary_cross_entropy_with_logits(zero, torch.full((6, 3), 0.3)),
+    "bce": lambda zero, v: (
+        F.binary_cross_entropy(zero, torch.zeros(6, 3), weight=torch.tensor([1.0, 2, 3]))
+        + F.binary_cross_entropy((v * 30).sigmoid(), (v > 0).float(), reduction="sum")
+        + F.binary_cross_entropy((zero + 0.3).sigmoid(), v.sigmoid(), reduction="none").max()
+    ),
+    "std": lambda zero, v: (
+        torch.std_mean(v)[0] + zero.std() + zero.std((0, 1), unbiased=False) + torch.std_mean(zero, 0)[0].sum()
+        + v.std(1, keepdim=True).sum() + torch.std_mean(v, 1, correction=0)[1].sum() + torch.std_mean(v, 0, correction=1)[0].sum()
+    ),
+    "bounds": lambda zero, v: (
+        F.hardtanh(zero, -1.0, 0.0) + F.relu6(zero) + F.relu6(v * 9) + F.hardtanh(v) + F.hardsigmoid(zero + 3)
+    ).sum(),
+    "sinc": lambda zero, v: torch.sinc(zero).sum() + torch.sinc(v).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_gradients_in_corners_are_those_of_torch(name: str) -> None:
+    check_step(Net(lambda net, x: CORNERS[name](net.v - net.v.detach(), net.v) + net.v.sum()), (example(),))
+
+
 # -- what looks at values to raise an error
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
-from autoshard.frontends.torch.pointwise import as_type, binary
+from autoshard.frontends.torch.pointwise import as_type, binary, inside
 from autoshard.frontends.torch.shapes import spread
-from autoshard.frontends.torch.table import TABLE, Call, axis, do, translates
+from autoshard.frontends.torch.table import TABLE, Call, axis, do, number, translates
 from autoshard.frontends.torch.window import convolved
 
 
@@ -86,22 +86,18 @@ def _(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
 
 @translates("aten.relu6.default")
 def _(call: Call, x: Any) -> Any:
-    return _between(call, x, 0, 6)
+    return inside(call, x, 0, 6)
 
 
 @translates("aten.hardsigmoid.default")
 def _(call: Call, x: Any) -> Any:
-    return _hard(call, x)
+    return do(ops.scalar_mul, inside(call, do(ops.scalar_add, x, addend=3.0), 0, 6), factor=1 / 6)
 
 
 @translates("aten.hardswish.default")
 def _(call: Call, x: Any) -> Any:
-    return do(ops.mul, x, _hard(call, x))
-
-
-def _hard(call: Call, x: Any) -> Any:
-    """(x + 3) / 6 between 0 and 1."""
-    return do(ops.scalar_mul, _between(call, do(ops.scalar_add, x, addend=3.0), 0, 6), factor=1 / 6)
+    hard = do(ops.scalar_mul, _between(call, do(ops.scalar_add, x, addend=3.0), 0, 6), factor=1 / 6)
+    return do(ops.mul, x, hard)
 
 
 def _between(call: Call, x: Any, low: float, high: float) -> Any:
@@ -151,3 +147,23 @@ def _space(shape: Sequence[int]) -> int:
     for size in shape[2:]:
         count *= size
     return count
+
+
+@translates("aten.binary_cross_entropy.default")
+def _(call: Call, x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    one, least = number(1, call.dtype), number(-100, call.dtype)
+    yes = do(ops.maximum, do(ops.log, x), least)
+    no = do(ops.maximum, do(ops.log1p, do(ops.neg, x)), least)
+    loss = do(ops.neg, do(ops.add, do(ops.mul, target, yes), do(ops.mul, do(ops.sub, one, target), no)))
+    if call.training and not (isinstance(x, np.ndarray) and isinstance(target, np.ndarray)):
+        # Of the logarithms' own gradients, that of a certain and right answer would be no number.
+        variance = do(ops.maximum, do(ops.mul, x, do(ops.sub, one, x)), number(1e-12, call.dtype))
+        cotangent = do(ops.cotangent, loss)
+        slope = do(ops.mul, cotangent, do(ops.div, do(ops.sub, x, target), variance))
+        of_target = do(ops.mul, cotangent, do(ops.sub, no, yes))
+        made = do(ops.custom_gradient, loss, x, target, cotangent, slope, of_target, outputs=1, inputs=2)
+        loss = made[0] if isinstance(made, tuple | list) else made
+    loss = loss if weight is None else do(ops.mul, loss, weight)
+    if not reduction:
+        return loss
+    return do(ops.reduce_mean if reduction == 1 else ops.reduce_sum, loss, axis=tuple(range(len(loss.shape))))

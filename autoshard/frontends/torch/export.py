@@ -33,7 +33,8 @@ from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "silu", "rms_norm", "einsum", "softplus", "one_hot",
-    "_safe_softmax", "index_fill",
+    "_safe_softmax", "index_fill", "std", "std_mean", "log_sigmoid", "binary_cross_entropy", "hardtanh", "relu6",
+    "sinc",
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
 )  # fmt: skip
 

@@ -111,6 +111,19 @@ def _(call: Call, x: Any, beta: float = 1, threshold: float = 20) -> Any:
     return do(ops.select, do(ops.greater, scaled, number(threshold, call.dtype)), x, soft)
 
 
+@translates("aten.log_sigmoid.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.neg, do(ops.softplus, do(ops.neg, x)))
+
+
+@translates("aten.sinc.default")
+def _(call: Call, x: Any) -> Any:
+    x, one = call.cast(x), number(1, call.dtype)
+    zero = do(ops.equal, x, number(0, call.dtype))
+    scaled = do(ops.scalar_mul, do(ops.select, zero, one, x), factor=math.pi)
+    return do(ops.select, zero, one, do(ops.div, do(ops.sin, scaled), scaled))
+
+
 @translates("aten.leaky_relu.default")
 def _(call: Call, x: Any, negative_slope: float = 0.01) -> Any:
     positive = do(ops.greater, x, number(0, call.dtype))
@@ -133,11 +146,21 @@ def _clamp(call: Call, x: Any, low: Any, high: Any) -> Any:
     return x if high is None else do(ops.minimum, x, as_type(high, call.dtype))
 
 
-@translates("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
+@translates("aten.clamp.default", "aten.clamp.Tensor")
 def _(call: Call, x: Any, min: Any = None, max: Any = None) -> Any:
-    if str(call.node.target) == "aten.hardtanh.default":
-        min, max = (-1.0 if min is None else min), (1.0 if max is None else max)
     return _clamp(call, x, min, max)
+
+
+@translates("aten.hardtanh.default")
+def _(call: Call, x: Any, min_val: float = -1, max_val: float = 1) -> Any:
+    return inside(call, x, min_val, max_val)
+
+
+def inside(call: Call, x: Any, low: float, high: float) -> Any:
+    """A clamp that has no gradient at its bounds either."""
+    least, most = number(low, call.dtype), number(high, call.dtype)
+    below = do(ops.select, do(ops.greater_equal, x, most), most, x)
+    return do(ops.select, do(ops.less_equal, x, least), least, below)
 
 
 @translates("aten.clamp_min.default")

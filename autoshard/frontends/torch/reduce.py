@@ -99,6 +99,44 @@ def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, k
     return variance(x, over, 1 if correction is None else correction, keepdim), mean
 
 
+@translates("aten.std.default")
+def _(call: Call, x: Any, unbiased: bool = True) -> Any:
+    return _deviation(call, x, None, float(unbiased), False)
+
+
+@translates("aten.std.dim")
+def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return _deviation(call, x, dim, float(unbiased), keepdim)
+
+
+@translates("aten.std.correction")
+def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _deviation(call, x, dim, correction, keepdim)
+
+
+@translates("aten.std_mean.default")
+def _(call: Call, x: Any, unbiased: bool = True) -> Any:
+    return _deviation(call, x, None, float(unbiased), False), do(ops.reduce_mean, x, axis=axes(None, len(x.shape)))
+
+
+@translates("aten.std_mean.dim")
+def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    mean = do(ops.reduce_mean, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+    return _deviation(call, x, dim, float(unbiased), keepdim), mean
+
+
+@translates("aten.std_mean.correction")
+def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    mean = do(ops.reduce_mean, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+    return _deviation(call, x, dim, correction, keepdim), mean
+
+
+def _deviation(call: Call, x: Any, dim: Any, correction: float | None, keepdim: bool) -> Any:
+    """The root of the variance; without a gradient where all elements are equal, as in torch."""
+    found = variance(x, axes(dim, len(x.shape)), 1 if correction is None else correction, keepdim)
+    return root(found, 0.5, call)
+
+
 def variance(x: Any, over: tuple[int, ...], correction: float, keepdim: bool) -> Any:
     """The mean of squared distances from the mean, its count less by `correction`."""
     count = math.prod(x.shape[dim] for dim in over)
