@@ -104,6 +104,7 @@ STOPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "a parameter": lambda net, x, y: (net.w.detach() * net.w).sum() + y.mean(),
     "no_grad": lambda net, x, y: F.cross_entropy(y, _no_grad(net, y)),
     "autocast": lambda net, x, y: _autocast(net, y).sum(),
+    "inference_mode": lambda net, x, y: _inference(net, y).square().mean(),
     "smooth_l1": lambda net, x, y: F.smooth_l1_loss(y, y.detach() * 0.3),
     "huber": lambda net, x, y: F.huber_loss(y, _no_grad(net, y), delta=0.4),
     "bce_with_logits": lambda net, x, y: F.binary_cross_entropy_with_logits(y, y.detach().sigmoid() * 0.8),
@@ -131,6 +132,36 @@ STOPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", STOPS)
 def test_gradients_stop_where_they_do_in_torch(name: str) -> None:
     check_step(Net(lambda net, x: STOPS[name](net, x, x @ net.w)), (example(),), steps=2)
+
+
+def _inference(net: Any, y: Tensor) -> Tensor:
+    with torch.inference_mode():
+        factor = (net.v * 2).sum()
+    return y * factor.clone()
+
+
+def _hooked(net: Any, y: Tensor) -> Tensor:
+    y.register_hook(lambda grad: -grad)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("call", "hook"),
+    [
+        ("register_hook", lambda net: net.w.register_hook(lambda grad: -grad)),
+        ("register_post_accumulate_grad_hook", lambda net: net.w.register_post_accumulate_grad_hook(lambda w: None)),
+        ("register_full_backward_hook", lambda net: net.register_full_backward_hook(lambda *given: None)),
+    ],
+)
+def test_hooks_of_gradients_are_refused_by_name(call: str, hook: Callable[[Any], Any]) -> None:
+    net = Net(lambda net, x: (x @ net.w).sum())
+    hook(net)
+    with pytest.raises(GraphError, match=rf"has a hook of gradients \({call}\), which a step does not call"):
+        check_step(net, (example(),))
+    with pytest.raises(
+        AutoshardError, match=r"at .*test_torch_training.py:\d+: hooks of gradients .* are not captured"
+    ):
+        check_step(Net(lambda net, x: _hooked(net, x @ net.w).sum()), (example(),))
 
 
 def _changed_after(net: Any, y: Tensor) -> Tensor:
@@ -197,7 +228,8 @@ CORNERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ),
     "std": lambda zero, v: (
         torch.std_mean(v)[0] + zero.std() + zero.std((0, 1), unbiased=False) + torch.std_mean(zero, 0)[0].sum()
-        + v.std(1, keepdim=True).sum() + torch.std_mean(v, 1, correction=0)[1].sum() + torch.std_mean(v, 0, correction=1)[0].sum()
+        + v.std(1, keepdim=True).sum() + torch.std_mean(v, 1, correction=0)[1].sum()
+        + torch.std_mean(v, 0, correction=1)[0].sum()
     ),
     "bounds": lambda zero, v: (
         F.hardtanh(zero, -1.0, 0.0) + F.relu6(zero) + F.relu6(v * 9) + F.hardtanh(v) + F.hardsigmoid(zero + 3)

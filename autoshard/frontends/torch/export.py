@@ -20,10 +20,11 @@ from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
+from autoshard.frontends.torch.hooks import without_hooks
 from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
 from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.masks import masks_as_given
-from autoshard.frontends.torch.no_grad import no_grad_in_autocast
+from autoshard.frontends.torch.no_grad import inference_as_no_grad, no_grad_in_autocast
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.stops import with_stops
@@ -59,7 +60,7 @@ def seed_torch(seed: int) -> None:
 
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
-    distributions_as_given, no_grad_in_autocast,
+    distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
@@ -142,7 +143,8 @@ def _advice(error: Exception) -> str:
 
 _ADVICE = {
     "fake tensor in the exported program constant's list": (
-        "Where the module takes a gradient inside by torch.autograd.grad, say it by torch.func.grad"
+        "Where the module takes a gradient inside by torch.autograd.grad, say it by torch.func.grad; where it reads a "
+        "tensor's .data, by detach()"
     ),
     "in output, which is not a known type": (
         "The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "

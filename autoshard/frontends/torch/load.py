@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoshard.frontends.torch.export import exported, need_torch
+from autoshard.frontends.torch.hooks import check_hooks
 from autoshard.frontends.training import check_loss
 from autoshard.util.errors import GraphError
 
@@ -59,7 +60,7 @@ def from_torch(
         RuntimeSetupError: torch is not installed.
         ParseError: something else, or what torch.export cannot capture.
         ShapeError: dynamic shapes; or operators that autoshard has not, all of which are listed.
-        GraphError: an optimizer without a loss; a loss or an optimizer of another kind.
+        GraphError: an optimizer without a loss; a loss or an optimizer of another kind; hooks of gradients.
 
     >>> import torch
     >>> import autoshard
@@ -74,6 +75,8 @@ def from_torch(
     settings = {"loss": loss, "optimizer": optimizer, "name": name, "capacity_factor": math.inf}
     again = partial(from_torch, module, args, kwargs, **settings)
     wrapped = ""
+    if optimizer is not None and hasattr(module, "named_modules"):
+        check_hooks(module)
     if callable(loss):
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
     elif _clashes(module):

@@ -1,14 +1,14 @@
-"""torch.no_grad() inside of torch.autocast.
+"""torch.no_grad() inside of torch.autocast, and torch.inference_mode().
 
 torch.export makes a graph of its own of what runs under torch.no_grad(). It looks whether a piece of its trace begins
 by turning gradients off; in a region of torch.autocast each piece begins by entering that again, and torch.export then
-forgets that gradients are off.
+forgets that gradients are off. Of torch.inference_mode() its trace says nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,33 @@ def no_grad_in_autocast() -> Iterator[None]:
     """Look past the entering of torch.autocast, in this thread."""
     with _patch().active():
         yield
+
+
+@contextmanager
+def inference_as_no_grad() -> Iterator[None]:
+    """Enter torch.no_grad() in the place of torch.inference_mode(), in this thread."""
+    with _inference().active():
+        yield
+
+
+@cache
+def _inference() -> Patch:
+    from torch.autograd.grad_mode import inference_mode
+
+    return Patch(inference_mode, "__enter__", _entering_no_grad)
+
+
+def _entering_no_grad(own: Callable, inside: Callable[[], bool]) -> Callable:
+    import torch
+
+    def enter(self: Any) -> None:
+        if not inside():
+            return own(self)
+        self._inference_mode_context = torch.no_grad() if self.mode else nullcontext()
+        self._inference_mode_context.__enter__()
+        return None
+
+    return enter
 
 
 @cache

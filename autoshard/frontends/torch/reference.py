@@ -36,7 +36,7 @@ class RunsInTorch(Protocol):
 
 
 def outputs_in_torch(model: RunsInTorch) -> list[np.ndarray]:
-    """What torch returns for the example, without gradients: all tensors in it in order, or the loss.
+    """What torch returns for the example: all tensors in it in order, or the loss.
 
     Raises:
         GraphError: the module fails on it.
@@ -44,7 +44,7 @@ def outputs_in_torch(model: RunsInTorch) -> list[np.ndarray]:
     import torch
     from torch.utils import _pytree as pytree
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(model.optimizer is not None):
         found = _result(model, _module(model))
     return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
 
