@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused(step):
         planned(step, "expert_parallel")
     with pytest.raises(PlanError, match="no training step"):
         plan(FFN(sizes=(12, 24, 8)), (array(24, 12),), "dp=4", search="zero2")
-    with pytest.raises(PlanError, match="no data input has a first dim that 7 parts divide"):
+    with pytest.raises(PlanError, match=r"first dim that 7 parts divide; they are ids i32\[8, 12\], labels"):
         planned(step, "data_parallel", "dp=7")
     with pytest.raises(PlanError, match=r"products found are dense1.matmul \(whole\), dense2.matmul \(whole\)"):
         plan(FFN(sizes=(12, 22, 7)), (array(24, 12),), "dp=2 tp=4", search="megatron")

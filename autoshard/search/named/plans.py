@@ -121,7 +121,11 @@ class _Maker:
                 "splits the parameters"
             )
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
-            raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
+            data = (value for value in self.graph.inputs if self.graph.role_of[value] == DATA)
+            shown = ", ".join(f"{value.name} {value.type}" for value in data)
+            raise self._refuse(
+                f"no data input has a first dim that {size_of(self.axes.data)} parts divide; they are {shown or 'none'}"
+            )
         parts = size_of(self.axes.context)
         if self.recipe.context and (why := sequences.misfit(self.structure, self._sequences, parts)):
             raise self._refuse(why)
