@@ -208,6 +208,19 @@ def test_axes_can_be_named(step):
         named_plan(problem, RECIPES["megatron"], {"tensor": "rows"})
 
 
+def test_a_choice_among_constants_that_nobody_reads_otherwise():
+    """JAX's diagonal chooses its branch so: no operator says how the chosen number lies."""
+
+    def model(x, w):
+        chosen = ops.cond(x[0, 0] > 0, lambda: np.int32(0), lambda: np.int32(1))
+        return ops.matmul(x, w), chosen
+
+    x, w = array(8, 6), array(6, 4)
+    made = plan(model, (x, w), "dp=2 tp=2", search="data_parallel")
+    for one, other in zip(made.run(x, w), (x @ w, x[0, 0] <= 0), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
 def test_what_does_not_fit_is_refused(step):
     with pytest.raises(PlanError, match="'megatron' needs a tensor axis, and mesh 'dp=4' has none left"):
         planned(step, "megatron", "dp=4")

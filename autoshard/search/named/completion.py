@@ -87,6 +87,8 @@ class Completion:
             self._decide(node)
         for node in early:  # to conditions, which stand before all other users
             self._decide(node)
+        for value, keeper in self.structure.keepers.items():  # a tie of constants that no operator wants in some way
+            self.layouts.setdefault(keeper, self.layouts[value].final())
         for value in self.structure.keepers:
             self.layouts[value] = self._carried_on(value, self.layouts[value])
         for node in self.graph.nodes:
