@@ -172,12 +172,24 @@ def folded(name: str, raw: torch.Tensor, axes: tuple[int, ...], keepdims: bool) 
             raw = torch.prod(raw, axis, keepdim=keepdims)
         return raw
     run = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "all": torch.all, "any": torch.any}[name]
+    if name in ("max", "min") and raw.dtype in _SIGNED:
+        return _unsigned(f"{name}imum", lambda raw: run(raw, axes, keepdim=keepdims), (raw,), raw.dtype)
     return run(raw, axes, keepdim=keepdims)
 
 
 def get(raw: torch.Tensor, index: Any) -> torch.Tensor:
     raw, index = _forward(raw, index)
-    return raw.view(signed)[index].view(raw.dtype) if (signed := _SIGNED.get(raw.dtype)) else raw[index]
+    signed = _SIGNED.get(raw.dtype)
+    return _elements(raw.view(signed), index).view(raw.dtype) if signed else _elements(raw, index)
+
+
+def _elements(raw: torch.Tensor, index: tuple[Any, ...]) -> torch.Tensor:
+    """What an index finds. Of tensors alone by torch's operator: brackets ask the host for one that has no dims."""
+    return torch.ops.aten.index.Tensor(raw, index) if _is_tensors(index) else raw[index]
+
+
+def _is_tensors(index: tuple[Any, ...]) -> bool:
+    return bool(index) and all(isinstance(one, torch.Tensor) for one in index)
 
 
 def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
@@ -187,8 +199,10 @@ def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
     if _has_backward(index):
         places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)
         made.view(-1)[get(places, index)] = part
+    elif _is_tensors(places := _indices(index, raw.device)):
+        made.index_put_(places, part)
     else:
-        made[_indices(index, raw.device)] = part
+        made[places] = part
     return made
 
 
@@ -197,12 +211,18 @@ def _argsort(raw: torch.Tensor, axis: int, stable: bool) -> torch.Tensor:
 
 
 def at(ufunc: str, raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)[_indices(index, raw.device)]
+    places = _elements(torch.arange(raw.numel(), device=raw.device).reshape(raw.shape), _indices(index, raw.device))
     values = part.broadcast_to(places.shape).reshape(-1)
     flat = raw.reshape(-1).clone()
+    by = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}[ufunc]
+    if raw.dtype in _SIGNED:
+
+        def combined(flat: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            return flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True)
+
+        return _unsigned(ufunc, combined, (flat, values), raw.dtype).reshape(raw.shape)
     if raw.dtype == torch.bool:  # which CUDA does not scatter
         flat, values = flat.to(torch.int32), values.to(torch.int32)
-    by = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}[ufunc]
     found = flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True)
     return found.to(raw.dtype).reshape(raw.shape)
 
@@ -329,6 +349,12 @@ def _tensors(value: Any) -> Any:
     return tuple(map(_tensors, value)) if isinstance(value, tuple | list) else value
 
 
+def _take_along_axis(raw: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+    signed, index = _SIGNED.get(raw.dtype), index.to(torch.int64)
+    found = torch.take_along_dim(raw.view(signed) if signed else raw, index, axis)
+    return found.view(raw.dtype) if signed else found
+
+
 def _floor_divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Rounded down; of whole numbers 0 where y is 0, as numpy has it."""
     if x.dtype.is_floating_point:
@@ -375,5 +401,5 @@ _FUNCTIONS: dict[str, Callable] = {
     "linalg.cholesky": _where_it_works(torch.linalg.cholesky_ex),
     "linalg.inv": _where_it_works(torch.linalg.inv_ex),
     "linalg.solve": _where_it_works(torch.linalg.solve_ex),
-    "take_along_axis": lambda raw, index, axis: torch.take_along_dim(raw, index.to(torch.int64), axis),
+    "take_along_axis": _take_along_axis,
 }

@@ -109,6 +109,46 @@ def test_what_torch_lacks() -> None:
     assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall"}
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
+def test_numbers_without_a_sign_on_torch(kind: str) -> None:
+    """Torch itself neither scatters, nor sorts, nor finds the largest of them."""
+    torch = pytest.importorskip("torch")
+    from autoshard.engines import torch_library as library
+
+    rng = np.random.default_rng(1)
+    x, part = (rng.integers(0, np.iinfo(kind).max, (rows, 3), kind, endpoint=True) for rows in (6, 4))
+    places, raw = np.array([1, 3, 1, 5]), torch.tensor(x)
+    for ufunc in ("add", "multiply", "maximum", "minimum"):
+        wanted = x.copy()
+        getattr(np, ufunc).at(wanted, places, part)
+        found = library.at(ufunc, raw, (torch.tensor(places),), torch.tensor(part))
+        np.testing.assert_array_equal(found.numpy(), wanted, ufunc)
+    order = np.argsort(x, 0)
+    taken = library.function("take_along_axis")(raw, torch.tensor(order), 0)
+    np.testing.assert_array_equal(taken.numpy(), np.take_along_axis(x, order, 0))
+    for name in ("max", "min"):
+        np.testing.assert_array_equal(library.folded(name, raw, (0,), False).numpy(), getattr(x, name)(0))
+
+
+@pytest.mark.torch
+def test_an_index_without_dims_is_not_read_by_the_host() -> None:
+    """Code of it is traced, where a number is none yet."""
+    pytest.importorskip("torch")
+    from autoshard.engines.torch_code import function_text
+
+    kernels, attrs = kernels_of("torch"), {
+        "offset_dims": (0,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "index_vector_dim": 0,
+        "slice_sizes": (1, 3),
+    }  # fmt: skip
+
+    def call(*raws: object) -> tuple:
+        return kernels.run(lookup("GatherSlices"), raws, attrs, [dtype("f32")])
+
+    types = [type_of(np.zeros((4, 3), np.float32)), type_of(np.zeros((1,), np.int32))]
+    assert "aten.index.Tensor" in function_text("gathered", call, types)
+
+
 @pytest.mark.jax
 def test_a_pad_that_is_cut_away_still_reads_its_operand() -> None:
     """JAX would leave out what was received for it."""
