@@ -66,7 +66,7 @@ class CodeWriter(Writer):
             self.top |= {*before.top, *self.tables.values(), *(name for name, _ in self.functions.values())}
         self.names.taken |= self.top
 
-    def body(self) -> list[str]:
+    def function_lines(self) -> list[str]:
         """The lines of the function, without the tables that it reads."""
         self.names.taken |= {*self.tables.values(), *(name for name, _ in self.functions.values())}
         lines = list(self.whole())

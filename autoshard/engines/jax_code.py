@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -51,6 +52,7 @@ def function_text(name: str, call: Callable, operands: Sequence[TensorType]) -> 
 class _JaxText:
     def __init__(self) -> None:
         self.names: dict[Any, str] = {}
+        self.numbers = itertools.count()
         self.lines: list[tuple[list[str], str]] = []
         """What each line defines, and the line."""
 
@@ -94,7 +96,8 @@ class _JaxText:
             return
         results = []
         for variable in equation.outvars:
-            self.names[variable] = f"y{len(self.names)}"
+            # Not by how many are known: a jaxpr that is called twice defines its variables twice.
+            self.names[variable] = f"y{next(self.numbers)}"
             results.append(self.names[variable])
         target = results[0] if not primitive.multiple_results else f"({', '.join(results)},)"
         self.lines.append((results, f"{target} = {_called(primitive, params, operands)}"))
@@ -140,9 +143,9 @@ def _plain(value: Any) -> str:
         return f"({inside}{',' * (len(value) == 1)})"
     if isinstance(value, float) and value - value != 0:
         return f"float({str(value)!r})"
-    if isinstance(value, np.generic):
-        return _array(np.asarray(value))
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, np.generic):  # parameters have to be hashable, which arrays are not
+        return _plain(value.item())
+    if value is None or isinstance(value, bool | int | float | complex | str):
         return repr(value)
     known = str(value)
     if type(value).__module__.startswith("jax") and hasattr(lax, type(value).__name__):

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from autoshard import annotate, ops, plan, trace
 from autoshard.api import Planned
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.engines.code import CARRIED, code, defined_in, needed_by
 from autoshard.nn import Adam, Cell, Dense, LayerNorm
 from autoshard.trace.initializer import set_seed
@@ -80,6 +83,47 @@ def test_torch_code_runs_alone(tmp_path: Path) -> None:
 def test_jax_code_runs_alone(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     _run_alone("jax", tmp_path, [sys.executable])
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_code_of_loops_and_branches(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(framework)
+
+    def model(x):
+        def turn(state):
+            i, y = state
+            return i + 1, ops.cond(i > 1, ops.exp, lambda y: ops.sharding_constraint(ops.tanh(y), '[{"dp"}, {?}]'), y)
+
+        return ops.while_loop(lambda state: state[0] < 3, turn, (np.int32(0), x))[1]
+
+    x = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
+    planned = plan(model, (x,), "dp=1", search="factor")
+    module = ModuleType("exported")
+    monkeypatch.setitem(sys.modules, "exported", module)
+    exec(compile(planned.export(f"{framework}-code"), "plan.py", "exec"), module.__dict__)
+    control = module.TorchControl() if framework == "torch" else module.XlaControl()
+    given = import_module("torch").tensor(x) if framework == "torch" else x
+    (found,) = module.step(control, None, given)
+    np.testing.assert_allclose(found, np.exp(np.tanh(np.tanh(x))), rtol=1e-5)
+
+
+@pytest.mark.jax
+def test_jax_code_of_a_function_that_is_called_twice() -> None:
+    """Its variables are defined once more, each under a name of its own; parameters are hashable."""
+    jax = pytest.importorskip("jax")
+    from autoshard.engines.jax_code import function_text
+
+    @jax.jit
+    def inner(x):
+        return jax.numpy.cos(jax.numpy.sin(x) * 2)
+
+    def call(x):
+        return (inner(inner(x)) - jax.lax.pad(x, np.float32(0), [(np.int64(0), np.int64(0), 0)]),)
+
+    x = np.linspace(0, 1, 6, dtype=np.float32)
+    names: dict[str, Any] = {"lax": jax.lax, "jnp": jax.numpy, "np": np}
+    exec(function_text("exported", call, [TensorType.of((6,), dtype("f32"))]), names)
+    np.testing.assert_allclose(names["exported"](x), call(x)[0], rtol=1e-6)
 
 
 @pytest.mark.jax

@@ -95,7 +95,7 @@ def jax_stages_code(planned: PipelineData, file: str = "stages.py") -> str:
 
 def _module(spec: StagesSpec, file: str) -> Iterator[str]:
     writers = _writers(spec)
-    bodies = {place: writer.body() for place, writer in writers.items()}
+    bodies = {place: writer.function_lines() for place, writer in writers.items()}
     last = [*writers.values()][-1]
     yield _head(spec.planned, file)
     yield from imports_of(FILES)

@@ -37,7 +37,7 @@ class ModuleText:
             check_runs(program, kernels_of("torch"))
             before = self.writers[-1] if self.writers else None
             self.writers.append(CodeWriter(program, "torch", names, cuts, entry, before))
-            self.bodies.append(self.writers[-1].body())
+            self.bodies.append(self.writers[-1].function_lines())
 
     @property
     def over(self) -> dict[Axes, None]:
