@@ -5,7 +5,7 @@ Shardy's propagation leaves such a module as it is: there is nothing open to spr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from autoshard.exporters.sdy import to_module
@@ -16,9 +16,11 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.plan.plan import Plan
-from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, from_graph
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation, fill_open, from_graph
+from autoshard.propagate.passes.calls_in import flatten_calls
+from autoshard.propagate.passes.functions import Symbols, callees_first, calls, original_name
 from autoshard.search.planned import PlannedData
-from autoshard.transform.inline import inline_placed
+from autoshard.transform.inline import Path, inline_placed
 from autoshard.util.errors import PlanError
 
 _MESH = "mesh"
@@ -31,13 +33,14 @@ def plan_module(planned: PlannedData) -> Any:
     the partitioner's affair.
 
     Raises:
-        PlanError: the plan is not of a module; or the values of a function lie differently in its several calls.
+        PlanError: the plan is not of a module.
     """
     imported = planned.module
     if not isinstance(imported, Imported):
         raise PlanError(
             f"cannot export the plan of {planned.graph.name!r} as a StableHLO module: it was not planned from one "
-            "(from_stablehlo, from_jax, or a .mlir file)"
+            "(from_stablehlo, from_jax without params=, or a .mlir file). A model with named parameters or an optimizer "
+            "is traced anew: give from_jax the whole function or step, parameters among its arguments, or take --to jax"
         )
     return to_module(_work(imported, planned.plan), imported)
 
@@ -48,64 +51,78 @@ def _work(imported: Imported, plan: Plan) -> MutableModule:
     outputs = tuple(_sharding(layout, name) for layout in plan.outputs)
     asked = ShardingAnnotations({**imported.asked.meshes, name: plan.mesh}, {}, {graph.name: outputs})
     module = from_graph(graph, asked, imported.order)
+    flatten_calls(module)
+    symbols = Symbols(module)
     for function in module.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
     layouts = _layouts(graph, plan)
-    for val in _values(module):
-        if val.origin in layouts:
-            val.sharding = _sharding(layouts[val.origin], name)
-    _settle_calls(module)
+    for path, val in _values(symbols.functions[graph.name], (), symbols):
+        if val.origin is not None and (path, val.origin) in layouts:
+            val.sharding = _sharding(layouts[path, val.origin], name)
+    loops = [op for function in module.functions for op in _inner(function) if op.name == "While"]
+    for loop in loops:
+        _settle_invariants(loop)
+    _settle_calls(symbols.functions[graph.name], symbols)
+    for function in module.functions:  # results that nobody reads, of which the plan knows nothing
+        for op in _inner(function):
+            fill_open(op.results)
+    _share_copies(module, symbols)
     return module
 
 
-def _layouts(graph: Graph, plan: Plan) -> dict[Value, Layout]:
-    """The layouts of the module's own values; the plan's are those of the graph with calls written out.
-
-    Raises:
-        PlanError: those of one value differ from call to call.
-    """
+def _layouts(graph: Graph, plan: Plan) -> dict[tuple[Path, Value], Layout]:
+    """The layouts of the module's own values by call. The plan's are those of the graph with calls written out."""
     planned = {value.name: layout for value, layout in plan.layouts.items()}
     written, places = inline_placed(graph)
-    found: dict[Value, Layout] = {}
+    found: dict[tuple[Path, Value], Layout] = {}
     for value in (*written.values, *inner_values(written)):
-        own, layout = places[value][1] if value in places else value, planned.get(value.name)
-        if layout is None or layout.rank != own.type.rank:
-            continue
-        if found.setdefault(own, layout).dims != layout.dims:
-            raise PlanError(
-                f"cannot export the plan: {own.name} of a function that is called several times lies as [{found[own]}] "
-                f"in one call and as [{layout}] in another; inline the function (MLIR's pass inline)"
-            )
+        path, own = places.get(value, ((), value))
+        layout = planned.get(value.name)
+        if layout is not None and layout.rank == own.type.rank:
+            found[path, own] = layout
     return found
 
 
-def _settle_calls(module: MutableModule) -> None:
+def _settle_invariants(loop: Operation) -> None:
+    """Let what a loop gives on as it is lie as what it starts with."""
+    body = loop.blocks[1]
+    for start, arg, made, result in zip(loop.operands, body.args, body.terminator.operands, loop.results, strict=True):
+        if made is arg:
+            arg.sharding = result.sharding = start.sharding
+
+
+def _settle_calls(function: Operation, symbols: Symbols) -> None:
     """Let the arguments and results of functions lie as in their calls, outer functions before those they call."""
-    by_name = {function.attrs["name"]: function for function in module.functions}
-    ahead = [module.main] if module.main is not None else []
-    for function in ahead:
-        for op in _inner(function):
-            if op.name != "Call":
-                continue
-            called = by_name[op.attrs["callee"]]
-            for arg, operand in zip(called.blocks[0].args, op.operands, strict=True):
-                _agree(arg, operand, called)
-            for returned, result in zip(called.blocks[0].terminator.operands, op.results, strict=True):
-                _agree(returned, result, called)
-            told = called.attrs["outputs"]
-            called.attrs["outputs"] = [old or _split(val.sharding) for old, val in zip(told, op.results, strict=True)]
-            if called not in ahead:
-                ahead.append(called)
+    for call in (op for op in _inner(function) if op.name == "Call"):
+        called = symbols.callee(call)
+        for arg, operand in zip(called.blocks[0].args, call.operands, strict=True):
+            _agree(arg, operand)
+        for returned, result in zip(called.blocks[0].terminator.operands, call.results, strict=True):
+            _agree(returned, result)
+        told = called.attrs["outputs"]
+        called.attrs["outputs"] = [old or _split(val.sharding) for old, val in zip(told, call.results, strict=True)]
+        _settle_calls(called, symbols)
 
 
-def _agree(inside: MutableValue, outside: MutableValue, called: Operation) -> None:
-    """Let a value of a function lie as what it stands for in a call."""
+def _agree(inside: MutableValue, outside: MutableValue) -> None:
+    """Let a value of a function lie as what it stands for in the call, and the other way round."""
     inside.sharding = inside.sharding or outside.sharding
-    if outside.sharding is not None and inside.sharding is not outside.sharding:
-        raise PlanError(
-            f"cannot export the plan: a value of function {called.attrs['name']!r} lies as {inside.sharding} inside or "
-            f"in one call and as {outside.sharding} in another; inline the function (MLIR's pass inline)"
-        )
+    outside.sharding = outside.sharding or inside.sharding
+
+
+def _share_copies(module: MutableModule, symbols: Symbols) -> None:
+    """Let calls share one of the copies of a function in which all lies alike."""
+    kept: dict[Hashable, str] = {}
+    instead: dict[str, str] = {}
+    for function in callees_first(module):
+        for call in calls(function):
+            call.attrs["callee"] = instead.get(call.attrs["callee"], call.attrs["callee"])
+        callees = tuple(call.attrs["callee"] for call in calls(function))
+        lie = tuple(val.sharding for val in (*function.blocks[0].args, *_results(function)))
+        name = function.attrs["name"]
+        instead[name] = kept.setdefault((original_name(function), callees, lie, *function.attrs["outputs"]), name)
+        if instead[name] != name:
+            symbols.remove(function)
 
 
 def _split(sharding: Sharding | None) -> Sharding | None:
@@ -128,10 +145,25 @@ def _sharding(layout: Layout, name: str) -> Sharding:
     return Sharding(layout.mesh, [DimSharding(refs) for refs in layout.dims], mesh_name=name)
 
 
-def _values(module: MutableModule) -> Iterator[MutableValue]:
-    for function in module.functions:
-        yield from function.blocks[0].args
-        yield from (val for op in _inner(function) for val in op.results if val.is_tensor)
+def _values(function: Operation, path: Path, symbols: Symbols) -> Iterator[tuple[Path, MutableValue]]:
+    """The arguments and results of a function and of those that it calls, with the calls that lead to each."""
+    yield from ((path, arg) for arg in function.blocks[0].args)
+    yield from _made_in(function.blocks[0], path, symbols)
+
+
+def _made_in(block: Block, path: Path, symbols: Symbols) -> Iterator[tuple[Path, MutableValue]]:
+    for op in block:
+        yield from ((path, val) for val in op.results if val.is_tensor)
+        inside = (*path, op.origin) if op.name in ("Call", "NamedComputation") and op.origin is not None else path
+        if op.name == "Call":
+            yield from _values(symbols.callee(op), inside, symbols)
+        for inner in op.blocks:
+            yield from ((inside, arg) for arg in inner.args)
+            yield from _made_in(inner, inside, symbols)
+
+
+def _results(function: Operation) -> Iterator[MutableValue]:
+    return (val for op in _inner(function) for val in op.results)
 
 
 def _inner(function: Operation) -> Iterator[Operation]:
