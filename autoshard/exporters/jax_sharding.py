@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -242,7 +243,8 @@ def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:
 
 def _products(jaxpr: Any, plan: Plan, specs: JaxShardings) -> list[PartitionSpec | None]:
     """Per product of a jaxpr what its result is split by; None for the two that the plan has as one attention."""
-    own = [(_PRODUCT[eqn.primitive.name], tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
+    equations = list(_equations(jaxpr))
+    own = [(_PRODUCT[eqn.primitive.name], tuple(eqn.outvars[0].aval.shape)) for eqn, _ in equations]
     nodes = [node for node in plan.graph.nodes if node.op.name in _PRODUCT.values()]
     theirs = [(node.op.name, node.results[0].type.shape) for node in nodes]
     attentions = sum(node.op.name == "Attention" for node in plan.graph.nodes)
@@ -250,12 +252,14 @@ def _products(jaxpr: Any, plan: Plan, specs: JaxShardings) -> list[PartitionSpec
     for product in own:
         same = bool(left) and product == (left[0].op.name, left[0].results[0].type.shape)
         found.append(specs.values[left.pop(0).results[0].name] if same else None)
-    if left or found.count(None) != 2 * attentions:
+    missing = [is_reached for spec, (_, is_reached) in zip(found, equations, strict=True) if spec is None]
+    # Of turns that are written out JAX's compiler drops what the last one makes for no other.
+    if left or not missing.count(True) <= 2 * attentions <= len(missing):
         raise PlanError(
             f"the plan is for another function: it has the products {theirs} and {attentions} attentions, "
             f"the function {own}"
         )
-    return found
+    return [spec for spec, (_, is_reached) in zip(found, equations, strict=True) if is_reached]
 
 
 def _live(jaxpr: Any) -> Any:
@@ -267,6 +271,8 @@ def _live(jaxpr: Any) -> Any:
 
 # Primitives that only call a function, and where they hold it.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+# It holds a plain jaxpr, and stays what it is: it says what is computed again for the backward pass.
+_REMAT = ("checkpoint", "remat2")
 # These also say how the function is differentiated, and stay what they are unless there are products inside.
 _CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
@@ -280,14 +286,27 @@ def _called(eqn: Any) -> Any:
     return inner if inner is not None and any(_equations(inner.jaxpr)) else None
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """The products of a jaxpr, those in functions that it calls included."""
+def _equations(jaxpr: Any) -> Iterator[tuple[Any, bool]]:
+    """The products of a jaxpr, those in functions that it calls included, and whether `_run` comes to each: it does not
+    to what JAX writes out of a loop, which is in the plan's graph."""
     for eqn in jaxpr.eqns:
         inner = _called(eqn)
         if inner is not None:
             yield from _equations(inner.jaxpr)
+        elif eqn.primitive.name in _REMAT:
+            yield from _equations(eqn.params["jaxpr"])
+        elif eqn.primitive.name == "scan":
+            once = [(product, False) for product, _ in _equations(eqn.params["jaxpr"].jaxpr)]
+            yield from once * _written_out(**eqn.params)
         elif eqn.primitive.name in _PRODUCT:
-            yield eqn
+            yield eqn, True
+
+
+def _written_out(length: int, unroll: int, **_: Any) -> int:
+    """How many turns of a scan JAX writes behind its loop, which takes `unroll` of them at once: what is left, or all
+    where it would turn once."""
+    turns, left = divmod(length, unroll) if unroll else (0, length)
+    return length if unroll != 1 and turns == 1 and not left else left
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterator[NamedSharding | None]) -> list[Any]:
@@ -298,6 +317,9 @@ def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterato
         inner = _called(eqn)
         if inner is not None:
             found = _run(inner.jaxpr, inner.consts, operands, wanted)
+        elif eqn.primitive.name in _REMAT:
+            body = jax.make_jaxpr(partial(_run, eqn.params["jaxpr"], (), wanted=wanted))(operands)
+            found = eqn.primitive.bind(*operands, **{**eqn.params, "jaxpr": body.jaxpr})
         else:
             found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
             found = list(found) if eqn.primitive.multiple_results else [found]

@@ -47,11 +47,18 @@ def image(kernel, x):
     return jax.nn.relu(convolved).mean((2, 3))
 
 
+def repeated(kernel, x):
+    """Turns that JAX writes behind its loop, and a function whose values are made again."""
+    x, _ = jax.lax.scan(lambda x, bias: (jnp.tanh(x @ kernel) + bias, None), x, jnp.arange(5.0), unroll=2)
+    return jax.checkpoint(lambda x: jnp.sin(x @ kernel) @ kernel)(x)
+
+
 CASES = {
     "mlp": (mlp, ({"up": floats(0, 12, 16), "down": floats(1, 16, 6)}, floats(2, 24, 12))),
     "gradient": (jax.grad(lambda params, x: mlp(params, x)["y"].sum()),
                  ({"up": floats(0, 12, 16), "down": floats(1, 16, 6)}, floats(2, 24, 12))),
     "attention": (attention, (tuple(floats(i, 12, 4, 6) for i in range(3)), floats(5, 8, 10, 12))),
+    "repeated": (jax.grad(lambda kernel, x: repeated(kernel, x).sum()), (floats(0, 12, 12) / 4, floats(1, 8, 12))),
     "image": (image, (floats(0, 8, 3, 3, 3), floats(1, 4, 3, 6, 10))),
 }  # fmt: skip
 
@@ -61,6 +68,7 @@ ASKED = {
     ("mlp", "d=8"): {"params['up']": ("-", "d:(2)4"), "x": ("d:(1)2", "-")},
     ("gradient", "dp=4 tp=2"): {"params['up']": ("-", "tp"), "x": ("dp", "-")},
     ("attention", "dp=2 tp=4"): {"weights[*]": ("-", "tp", "-"), "x": ("dp", "-", "-")},
+    ("repeated", "dp=4 tp=2"): {"kernel": ("-", "tp"), "x": ("dp", "-")},
     ("image", "dp=4 tp=2"): {"kernel": ("tp", "-", "-", "-"), "x": ("dp", "-", "-", "-")},
 }
 

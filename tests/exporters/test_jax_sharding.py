@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("jax_devices.py")
 MODELS = ("vit_annotated/dp=2,tp=4/factor",)
 CASES = (*MODELS, "mlp/dp=2,tp=4/factor", "mlp/d=8/factor", "gradient/dp=4,tp=2/factor",
          "attention/dp=2,tp=4/sharding_propagation",
-         "image/dp=4,tp=2/factor")  # fmt: skip
+         "image/dp=4,tp=2/factor", "repeated/dp=4,tp=2/factor")  # fmt: skip
 
 
 def test_functions_on_eight_devices_equal_themselves() -> None:
