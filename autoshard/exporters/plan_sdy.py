@@ -39,7 +39,7 @@ def plan_module(planned: PlannedData) -> Any:
     if not isinstance(imported, Imported):
         raise PlanError(
             f"cannot export the plan of {planned.graph.name!r} as a StableHLO module: it was not planned from one "
-            "(from_stablehlo, from_jax without params=, or a .mlir file). A model with named parameters or an optimizer "
+            "(from_stablehlo, from_jax without params=, or a .mlir file). A model with named parameters or optimizer "
             "is traced anew: give from_jax the whole function or step, parameters among its arguments, or take --to jax"
         )
     return to_module(_work(imported, planned.plan), imported)
