@@ -123,8 +123,10 @@ def plan(
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
-        _check_module(inputs, dataset_strategy, micro_batches)
-        return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
+        _check_module(dataset_strategy, micro_batches)
+        return _plan_module(
+            target, inputs, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen
+        )
     with doing("reading the model"):
         traced = traced_target(target, inputs) if micro_batches == 1 else cuttable_target(target, inputs)
     over, mode = chosen_mesh(mesh, devices), search or DEFAULT_SEARCH
@@ -181,6 +183,7 @@ def plan_traced(
 
 def _plan_module(
     target: Any,
+    inputs: Any,
     mesh: Mesh | str | None,
     devices: int | None,
     search: str,
@@ -191,6 +194,7 @@ def _plan_module(
 ) -> Planned:
     with doing("reading the module"):
         ready = planning(target, None if mesh is None else chosen_mesh(mesh, devices), devices)
+    traced_target(ready.traced, inputs)
     asked = ready.imported.asked
     graph, hardware = ready.traced.graph, joined_hardware(hardware, ready.mesh)
     if hardware.device.fusion != "none":
@@ -239,14 +243,12 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     return found, unmet_constraints(problem, found), memory
 
 
-def _check_module(inputs: Any, strategy: DatasetStrategy, micro_batches: int) -> None:
+def _check_module(strategy: DatasetStrategy, micro_batches: int) -> None:
     if micro_batches != 1:
         raise PlanError(
             f"plan: micro_batches is {micro_batches!r}, but a module does not say which of its inputs are data; "
             "cut what it was lowered from"
         )
-    if len(inputs):
-        raise PlanError("plan: a module knows the types of its inputs; leave inputs out")
     if strategy != FULL_BATCH:
         raise PlanError(
             f"plan: dataset_strategy is {strategy!r}, but a module's inputs lie as its shardings ask; leave it out"

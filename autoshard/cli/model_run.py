@@ -9,7 +9,7 @@ import json
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -140,6 +140,9 @@ def write(prepared: Prepared, path: Path) -> None:
         parameters_of(prepared.planned)
     _make_parameters(prepared.planned)
     prepared.planned.check_engine(prepared.engine, prepared.device)
+    planned = prepared.planned
+    if isinstance(planned, Planned) and planned.module is not None:  # ranks need the plan alone, not what JAX has read
+        prepared = replace(prepared, planned=replace(planned, module=None))
     path.write_bytes(pickle.dumps(prepared))
 
 

@@ -116,7 +116,7 @@ def _check(found: Any, text: str) -> tuple[Any, tuple]:
         return _from_torch(found, text), ()
     if hasattr(found, "graph") or hasattr(type(found), "traced") or hasattr(found, "compiler_ir"):
         return found, ()
-    if isinstance(found, tuple) and len(found) == 2 and callable(found[0]):
+    if isinstance(found, tuple) and len(found) == 2 and (callable(found[0]) or hasattr(found[0], "graph")):
         model, inputs = found
         inputs = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         foreign = hasattr(model, "arrays") and any(_is_tensor(one) for one in inputs)

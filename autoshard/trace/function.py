@@ -84,7 +84,7 @@ class Traced:
         Raises:
             RuntimeSetupError: arguments of another structure or type than those of the trace.
         """
-        leaves, structure = flatten(args, _is_tensor)
+        leaves, structure = flatten(args, _is_array)
         values = self._data
         if structure != self.arguments:
             wanted = shown(self.arguments, [f"{value.name}: {value.type}" for value in values])
@@ -385,6 +385,11 @@ def _is_tensor(part: object) -> bool:
     return isinstance(part, np.ndarray | TensorType | np.generic)
 
 
+def _is_array(part: object) -> bool:
+    """Whether it is an array of values: numpy's, or one of another framework that numpy reads."""
+    return _is_tensor(part) or (hasattr(part, "__array__") and hasattr(part, "shape"))
+
+
 def _type_of(example: Any) -> TensorType:
     return example if isinstance(example, TensorType) else type_of(np.asarray(example))
 
@@ -400,7 +405,12 @@ def _named(cell: Cell) -> str:
 
 
 def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
-    array = np.asarray(array)
+    try:
+        array = np.asarray(array)
+    except (RuntimeError, TypeError) as error:
+        raise RuntimeSetupError(
+            f"calling {graph!r}: {value.name} is {value.type}, but numpy reads no values of what is given: {error}"
+        ) from error
     if value.type.dtype is TOKEN:
         return np.zeros((), bool)  # it has no contents
     if array.shape != value.type.shape or not np.can_cast(array.dtype, value.type.dtype.numpy, "same_kind"):

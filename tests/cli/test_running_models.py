@@ -29,6 +29,10 @@ def dense():
     return nn.Dense(8, 4), (np.ones((6, 8), np.float32),)
 def traced():
     return ash.trace(*dense())
+def lowered():
+    import jax
+    x = jax.numpy.arange(48.0).reshape(6, 8)
+    return ash.from_jax(lambda x, rows: jax.numpy.tanh(x)[rows] @ x.T, x, np.int32([5, 0])), (x, np.int32([5, 0]))
 """
 
 
@@ -76,7 +80,7 @@ def test_what_differs_is_told_and_is_the_exit_code(cli, scripts):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", ["dense", "traced"])
+@pytest.mark.parametrize("name", ["dense", "traced", pytest.param("lowered", marks=pytest.mark.jax)])
 def test_own_models_run_equal_to_their_unsplit_run(cli, scripts, name):
     code, out, err = cli("run", f"{scripts / 'own.py'}:{name}", "-n", "2", "--check", "--timeout", "60")
     assert code == 0, err

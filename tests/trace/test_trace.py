@@ -148,6 +148,23 @@ def test_structures_of_arguments_and_results() -> None:
         traced({"x": X, "unused": y}, 3, (y, X.T))
 
 
+def test_arrays_of_other_frameworks_are_read() -> None:
+    class Foreign:
+        shape = X.shape
+
+        def __array__(self, dtype=None, copy=None):
+            return X
+
+    class Hidden(Foreign):
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("needs a gradient")
+
+    traced = trace(lambda x: x + x, X)
+    np.testing.assert_array_equal(traced(Foreign()), X + X)
+    with pytest.raises(RuntimeSetupError, match="x is f64.*, but numpy reads no values of what is given: needs a grad"):
+        traced(Hidden())
+
+
 def test_an_argument_may_be_returned() -> None:
     traced = trace(lambda x: (x, x + 1, np.arange(3)), X)
     same, more, constant = traced(X)
