@@ -14,6 +14,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import nn
+from autoshard.pipeline import plan_pipeline
 from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
@@ -104,6 +105,26 @@ def test_our_optimizers_train_it_too(gradients: str) -> None:
     # JAX's gradients are known to be gradients, so that they may lie as what they belong to.
     inputs = {value.name for value in planned.graph.inputs}
     assert {of.name for of in planned.graph.cotangents.values()} & inputs >= set(attention_params())
+
+
+def test_an_optimizer_with_branches_in_stages() -> None:
+    """Branches of the update read gradients that micro batches have added up."""
+
+    def net(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ params["a"]) @ params["b"]
+
+    params = {"a": floats(1, 8, 6), "b": floats(2, 6, 4)}
+    options = {"loss": lambda y, x: (y**2).mean(), "optimizer": optax.MultiSteps(optax.sgd(0.1), 2)}
+    model = ash.from_jax(net, X, params=params, **options)
+    plan_pipeline(model, (), mesh="pp=2", micro_batches=3, stages={"a": 0, "b": 1}).run(X)
+    same_state(model)
+
+
+def test_a_constraint_where_no_mesh_is_set_asks_for_nothing() -> None:
+    options = {"loss": lambda y, x: (y**2).mean(), "optimizer": optax.noisy_sgd(0.1)}
+    model = ash.from_jax(lambda params, x: x @ params["w"], X, params={"w": floats(1, 8, 6)}, **options)
+    assert "ShardingConstraint" not in [node.op.name for node in model.traced.graph.nodes]
+    assert np.isfinite(ash.plan(model, mesh="tp=2", search="factor").run(X)).all()
 
 
 class Image(linen.Module):

@@ -112,5 +112,8 @@ def _plain(node: Node) -> tuple[Any, Mapping[str, Any]]:
     if attrs.get("target") == STOPPED:
         return lookup("StopGradient"), {}
     if node.op.name in ("ShardingConstraint", "Reshard"):
+        on = attrs["sharding"].mesh
+        if not on.axes and not on.is_maximal:  # JAX's own, where no mesh is set: it asks for nothing
+            return lookup("Identity"), {}
         return lookup("ShardingConstraint"), {"sharding": str(Spec.of(attrs["sharding"], node.label))}
     return node.op, attrs

@@ -26,6 +26,7 @@ from autoshard.pipeline.stages.whole import ONCE
 from autoshard.pipeline.transfers.deal import GroupLayout, deal
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.transform.micro.forms import MicroPartial
+from autoshard.transform.simplify import reading
 from autoshard.util.errors import PlanError
 
 PIPELINING = (*RUNTIME, "standalone_stages_modules", "standalone_stages_pipeline")
@@ -77,7 +78,7 @@ def _loss(planned: PipelineData) -> tuple[tuple[int, ...], WholePart | None]:
     needed, nodes = {loss}, []
     for node in reversed((*(one for one in step.before if one not in data), *step.after)):
         if needed.intersection(node.results):
-            nodes.append(replace(node, operands=tuple(sums.get(value, value) for value in node.operands)))
+            nodes.append(reading(node, sums))
             needed.update(node.uses)
     part = WholePart.of("loss", nodes[::-1], (loss,))
     there = {value for node in data for value in node.results} | {v for v in graph.inputs if graph.role_of[v] == DATA}

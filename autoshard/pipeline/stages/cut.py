@@ -14,6 +14,7 @@ from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
+from autoshard.transform.simplify import reading
 
 KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
@@ -184,11 +185,9 @@ class _Cutter:
         copies: dict[Value, Value] = {}
         copied = []
         for node in (*reversed(taken), *nodes):
-            operands = tuple(copies.get(value, value) for value in node.operands)
-            results = node.results
+            given, results = reading(node, copies), node.results
             if node in self.assigned.free:
                 results = tuple(Value(one.type, one.name) for one in node.results)
                 copies.update(zip(node.results, results, strict=True))
-            same = operands == node.operands and results == node.results
-            copied.append(node if same else replace(node, operands=operands, results=results))
+            copied.append(given if results == node.results else replace(given, results=results))
         return copied

@@ -16,6 +16,7 @@ from autoshard.ops.registry import lookup
 from autoshard.pipeline.stages.cut import KINDS, Pipeline, StagePiece
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.forms import CARRIED, MicroPartial, MicroRows
+from autoshard.transform.simplify import reading
 from autoshard.util.errors import StageError
 
 ONCE = "P"
@@ -231,8 +232,8 @@ class _StagedStepWriter:
         """A piece whose nodes read sums over micro batches as what a micro batch gives to them."""
         written = []
         for node in nodes:
-            operands = tuple(self._given(value, number) for value in node.operands)
-            written.append(node if operands == node.operands else replace(node, operands=operands))
+            given = {value: self._given(value, number) for value in node.uses}
+            written.append(reading(node, {value: one for value, one in given.items() if one is not value}))
         made = {value for node in written for value in node.results}
         inputs = tuple(dict.fromkeys(value for node in written for value in node.uses if value not in made))
         outputs = tuple(value for node in written for value in node.results)
