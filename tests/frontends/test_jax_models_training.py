@@ -125,6 +125,7 @@ def test_a_constraint_where_no_mesh_is_set_asks_for_nothing() -> None:
     model = ash.from_jax(lambda params, x: x @ params["w"], X, params={"w": floats(1, 8, 6)}, **options)
     assert "ShardingConstraint" not in [node.op.name for node in model.traced.graph.nodes]
     assert np.isfinite(ash.plan(model, mesh="tp=2", search="factor").run(X)).all()
+    same_state(model)  # the key of the noise, too
 
 
 class Image(linen.Module):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard.frontends.jax.optimizers import OptaxOptimizer
+from autoshard.frontends.jax.trees import bare
 
 # Without this, XLA keeps more digits of half precision in some places than the program says.
 _EXACT = {"xla_allow_excess_precision": False}
@@ -57,7 +58,7 @@ def run_in_jax(model: RunsInJax) -> InJax:
         values = dict(zip(model.leaf_names, leaves, strict=True))
         state.update(_stepped(model.optimizer, [values[name] for name in model.optimized], model.optimized, grads))
     outputs = [np.asarray(one) for one in jax.tree.leaves(found)]
-    return InJax(outputs, {name: np.asarray(one) for name, one in state.items()})
+    return InJax(outputs, {name: np.asarray(bare(one)) for name, one in state.items()})
 
 
 def _stepped(
