@@ -103,6 +103,47 @@ def test_a_strategy_that_nothing_takes_is_an_error() -> None:
         ash.plan(lambda x, y: divide(x, y), (IDS, IDS + 1), devices=8)
 
 
+def test_an_operator_of_known_numbers_needs_no_strategy_but_may_have_one() -> None:
+    tile, ones, x = ops.Tile().shard(((1, 1),)), ms.Tensor(np.ones((1, 12), np.float32)), f(16, 12)
+    planned = ash.plan(lambda x: x + tile(ones, (16, 1)), (x,), devices=8)
+    np.testing.assert_array_equal(planned.run(x), x + 1)
+
+
+class Tokens(nn.Cell):
+    """Layers whose primitives are split as in MindSpore's scripts: rows of all sequences are one dim."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.dense, self.dropout = (
+            nn.Embedding(8, 12),
+            nn.Dense(12, 6, activation="relu"),
+            nn.Dropout(0.5),
+        )
+        self.embedding.gather.shard(((1, 2), (4,)))
+        self.dense.matmul.shard(((8, 1), (1, 1)))
+        self.dense.bias_add.shard(((4, 2), (2,)))
+        self.dropout.dropout.shard(((2, 1, 2),))
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        self.loss.sparse_softmax_cross_entropy.shard(((8, 1), (8,)))
+
+    def construct(self, ids: Any) -> Any:
+        return self.loss(self.dropout(self.dense(self.embedding(ids))).reshape(-1, 6), ids.reshape(-1) % 6)
+
+
+def test_strategies_of_layers_are_those_of_mindspores_primitives() -> None:
+    ms.set_seed(3)
+    net, ids = Tokens(), IDS.reshape(2, 4).repeat(2, 0)
+    net.set_train()
+    planned = ash.plan(ash.trace(net, ids), devices=8)
+    causes = {node.label: planned.plan.decisions[node].cause.kind for node in planned.graph.nodes}
+    assert [name for name, kind in causes.items() if kind == "configured"] == [
+        "embedding.gather", "dense.matmul", "dense.bias_add", "dropout.dropout", "loss.sparse_softmax_cross_entropy",
+    ]  # fmt: skip
+    want = net(ids)
+    net.dropout.counter.set_data(np.zeros((), np.int32))
+    np.testing.assert_allclose(planned.run(ids), want, rtol=1e-5)
+
+
 class Vision(nn.Cell):
     """A small convolutional network with normalization that learns while it trains."""
 

@@ -158,9 +158,10 @@ class TokenLoss(LossBase):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.by_class = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
-        self.by_probability = ops.SoftmaxCrossEntropyWithLogits()
+        self.sparse_softmax_cross_entropy = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        sparse = not dtype(labels.dtype).is_float
-        return self.get_loss(self.by_class(logits, labels) if sparse else self.by_probability(logits, labels)[0])
+        if dtype(labels.dtype).is_float:
+            return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
+        return self.get_loss(self.sparse_softmax_cross_entropy(logits, labels))

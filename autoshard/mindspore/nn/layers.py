@@ -13,7 +13,9 @@ import numpy as np
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
+from autoshard.layout.layout import Layout
 from autoshard.mindspore import ops
+from autoshard.mindspore.ops.neural import with_count
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.trace.cell import Cell
 from autoshard.trace.initializer import Uniform, deferred, next_seed
@@ -38,6 +40,8 @@ def _even(weight: tuple[int, ...]) -> Uniform:
 class Dense(Cell):
     """x @ weight.T + bias over the last dim of x; weight is [out_channels, in_channels].
 
+    Strategies of its primitives are for x as it is, or, as MindSpore has them, for x as a matrix of rows.
+
     Args:
         activation: a name such as "relu", or a cell or primitive, applied to the result.
     """
@@ -57,20 +61,38 @@ class Dense(Cell):
         shape = (out_channels, in_channels)
         self.weight = weights(weight_init, shape, dtype)
         self.matmul = ops.MatMul(transpose_b=True)
+        self.bias_add: Any = ops.Add() if has_bias else None
         if has_bias:
             self.bias = biases(bias_init, (out_channels,), dtype, shape)
-            self.bias_add = ops.Add()
+        self.reshape = ops.Reshape()
         self.activation = get_activation(activation)
 
     def construct(self, x: Any) -> Any:
+        shape = x.shape
+        if len(shape) == 2 or 2 not in (_split_dims(self.matmul, 0), _split_dims(self.bias_add, 0)):
+            return self._apply(x)
+        return self.reshape(self._apply(self.reshape(x, (-1, shape[-1]))), (*shape[:-1], self.out_channels))
+
+    def _apply(self, x: Any) -> Any:
         x = self.matmul(x, self.weight)
-        if self.has_bias:
+        if self.bias_add is not None:
             x = self.bias_add(x, self.bias)
         return x if self.activation is None else self.activation(x)
 
 
+def _split_dims(primitive: Any, operand: int) -> int | None:
+    """Of how many dims the operand is that a primitive has a strategy for; None if it has none."""
+    given = None if primitive is None else primitive.in_strategy
+    if given is None or len(given) <= operand:
+        return None
+    entry = given[operand]
+    return entry.rank if isinstance(entry, Layout) else len(entry)
+
+
 class Embedding(Cell):
     """The rows of `embedding_table` [vocab_size, embedding_size] by whole-number ids of any shape.
+
+    A strategy of `gather` is for the ids as they are, or, as MindSpore has it, for the ids in one dim.
 
     Ids below 0 count from the back; others outside the table are an error. The row `padding_idx` begins as zeros.
     """
@@ -94,17 +116,29 @@ class Embedding(Cell):
             rows[padding_idx] = 0
             table = deferred(rows, rows.shape, element(dtype))
         self.embedding_table = Parameter(table)
+        self.flat = ops.Reshape()
         if use_one_hot:
-            self.one_hot, self.matmul, self.flat = ops.OneHot(), ops.MatMul(), ops.Reshape()
+            self.one_hot, self.matmul = ops.OneHot(), ops.MatMul()
         else:
             self.gather = ops.Gather()
 
     def construct(self, ids: Any) -> Any:
         if not self.use_one_hot:
-            return self.gather(self.embedding_table, ids, 0)
+            if len(ids.shape) == 1 or _split_dims(self.gather, 1) != 1:
+                return self.gather(self.embedding_table, ids, 0)
+            found = self.gather(self.embedding_table, self.flat(ids, (-1,)), 0)
+            return self.flat(found, (*ids.shape, self.embedding_size))
         kind = element(self.embedding_table.dtype).numpy
         hot = self.one_hot(self.flat(ids, (-1,)), self.vocab_size, np.ones((), kind), np.zeros((), kind))
         return self.flat(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
+
+
+class _DropoutOfCount(core.primitive_class(core.dropout)):  # type: ignore[misc]
+    """Dropout of a tensor and the number of its uses; MindSpore's strategy is of the tensor alone."""
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
+        """Fix the split by MindSpore's one tuple."""
+        return super().shard(with_count(in_strategy), out_strategy)
 
 
 class Dropout(Cell):
@@ -133,7 +167,7 @@ class Dropout(Cell):
         self.keep_prob, self.p = keep_prob, p
         self.rate = 1 - keep_prob if p is None else p
         self.counter = Parameter(np.zeros((), np.int32), requires_grad=False)
-        self.dropout = core.primitive_class(core.dropout)(rate=self.rate, seed=next_seed() if seed is None else seed)
+        self.dropout = _DropoutOfCount(rate=self.rate, seed=next_seed() if seed is None else seed)
         self.count = core.primitive_class(core.scalar_add)(addend=1)
 
     def construct(self, x: Any) -> Any:

@@ -38,11 +38,14 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
         self.sparse = sparse
-        self.by_class = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
-        self.by_probability = ops.SoftmaxCrossEntropyWithLogits()
+        self.sparse_softmax_cross_entropy = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        rows = self.by_class(logits, labels) if self.sparse else self.by_probability(logits, labels)[0]
+        if self.sparse:
+            rows = self.sparse_softmax_cross_entropy(logits, labels)
+        else:
+            rows = self.softmax_cross_entropy(logits, labels)[0]
         return as_tensors(self.get_loss(rows))
 
 

@@ -167,6 +167,11 @@ class BatchNorm(_batch_norm):  # type: ignore[misc, valid-type]
 # -- dropout
 
 
+def with_count(in_strategy: Any) -> Any:
+    """MindSpore's strategy of a dropout, which is of x alone, with the entry of the number of its uses."""
+    return (*in_strategy, ()) if isinstance(in_strategy, tuple) and len(in_strategy) == 1 else in_strategy
+
+
 @primitive("Dropout", core.dropout)
 def _dropout(x, *, keep_prob=0.5, Seed0=0, Seed1=0):
     """A share `keep_prob` of the elements divided by it, the others 0, anew at each use; and where they are kept."""
@@ -189,7 +194,7 @@ class Dropout(_dropout):  # type: ignore[misc, valid-type]
         return {"counter": self.counter}
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
-        return super().shard(None if in_strategy is None else (*in_strategy, ()), out_strategy)
+        return super().shard(with_count(in_strategy), out_strategy)
 
     def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
         (x,) = self.called_with.bind(*args, **attrs).arguments.values()
