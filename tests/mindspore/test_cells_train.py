@@ -277,5 +277,6 @@ def test_a_split_step_is_the_whole_one(name: str, mesh: str) -> None:
     want, before, whole = trained_whole(name)
     loss, _, split = trained(case, mesh=mesh, search=MESHES[mesh])
     np.testing.assert_allclose(loss, want, rtol=1e-5)
+    largest = max(1.0, *(float(np.abs(one).max()) for one in whole.values()))
     for key in before:
-        np.testing.assert_allclose(split[key], whole[key], rtol=2e-4, atol=2e-6, err_msg=key)
+        np.testing.assert_allclose(split[key], whole[key], rtol=2e-4, atol=2e-6 * largest, err_msg=key)
