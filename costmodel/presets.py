@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from costmodel.cluster import ENDING, read_cluster
 from costmodel.hardware import Hardware
 from costmodel.preset_table import PRESETS
@@ -25,8 +27,10 @@ def preset(name: str) -> Hardware:
         return load(name)
     if isinstance(name, str) and name.endswith(ENDING):
         return read_cluster(name)
-    known = ", ".join((*PRESETS, CALIBRATED))
-    raise ValueError(f"no hardware preset {name!r}; there are {known}, or a FILE.json or FILE.toml")
+    known = (*PRESETS, CALIBRATED)
+    near = get_close_matches(str(name), known)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"no hardware preset {name!r}{meant}; there are {', '.join(known)}, or a FILE.json or FILE.toml")
 
 
 def presets() -> tuple[str, ...]:

@@ -133,10 +133,11 @@ def parse_rate(rate: float | str, what: str = "a rate") -> float:
     """
     if not isinstance(rate, str):
         return float(rate)
-    size, slash, per = rate.partition("/")
-    if slash and per.strip() != "s":
-        raise ValueError(f"{what}: {rate[:_LONGEST]!r} is no rate; write bytes per second, or text such as '50 GB/s'")
+    size, _, per = rate.partition("/")
+    wrong = f"{what}: {rate[:_LONGEST]!r} is no rate; write bytes per second, or text such as '50 GB/s'"
+    if per.strip() != "s":
+        raise ValueError(wrong)
     try:
         return float(parse_bytes(size))
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise ValueError(f"{wrong}: {error}") from None

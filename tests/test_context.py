@@ -44,11 +44,21 @@ SEMI = {"parallel_mode": "semi_auto_parallel"}
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"device_nums": 8}, "no field 'device_nums'; fields are parallel_mode, search_mode, device_num"),
+        (
+            {"device_nums": 8},
+            "no field 'device_nums'; did you mean device_num.*; fields are parallel_mode, search",
+        ),
         ({"auto_pipeline": True}, "MindSpore's 'auto_pipeline' is not honoured"),
         ({"pipeline_stages": 3, "device_num": 4, **SEMI}, "pipeline_stages is 3, which does not divide the 4 devices"),
         ({"pipeline_config": {"pipeline_interleave": 1}}, "pipeline_interleave is 1; it can be True, False"),
-        ({"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'; it can be 'stand_alone', 'data_parallel'"),
+        (
+            {"parallel_mode": "hybrid_parallel"},
+            "'hybrid_parallel'; did you mean .*; it can be 'stand_alone'",
+        ),
+        (
+            {"parallel_mode": "semi_auto"},
+            "'semi_auto'; did you mean 'semi_auto_parallel'.*; it can be",
+        ),
         (
             {"search_mode": "annealing"},
             "search_mode is 'annealing'; it can be 'auto', 'batch'",

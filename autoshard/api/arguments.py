@@ -56,8 +56,8 @@ def joined_hardware(hardware: Hardware, mesh: Mesh) -> Hardware:
     most = found.topology.levels[-1][0]
     if most is not None and most < mesh.devices:
         raise PlanError(
-            f"hardware {found.name!r} joins {most} devices at most, and mesh '{mesh}' has {mesh.devices}; give its "
-            "topology a further level, whose span is None for any number"
+            f"hardware {found.name!r} joins {most} devices at most, and mesh '{mesh}' has {mesh.devices}; take "
+            "fewer, or give it a further link that joins more (in Python a level whose span is None joins any number)"
         )
     return found
 

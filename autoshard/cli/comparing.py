@@ -67,12 +67,16 @@ def compare(
     """
     from autoshard.api.compare import compare as contenders_of
     from autoshard.api.compare import ranked
+    from autoshard.exporters.plan_file import read_plan
     from autoshard.mindspore.context import set_auto_parallel_context
     from autoshard.report.plan import names_of
     from autoshard.search import find_mode
 
-    for one in (*(mode or ()), *(name for name in plan or () if not name.endswith(".json"))):
-        find_mode(one)
+    for one in (*(mode or ()), *(plan or ())):
+        if one.endswith(".json"):
+            read_plan(one)
+        else:
+            find_mode(one)
     meshes = _meshes(target, devices, mesh or [])
     settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
     settings |= {"micro_batches": micro_batches, "statistics": statistics}

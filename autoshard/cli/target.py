@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,7 +109,9 @@ def _named(module: ModuleType, name: str, path: str) -> Any:
         return found
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     known = ", ".join(key for key in own if callable(vars(module)[key]) and not key.startswith("_")) or "none"
-    raise TargetError(f"{path} has no function {name!r}; its functions are: {known}")
+    near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)])
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise TargetError(f"{path} has no function {name!r}{meant}; its functions are: {known}")
 
 
 def _check(found: Any, text: str) -> tuple[Any, tuple]:

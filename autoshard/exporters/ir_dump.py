@@ -153,12 +153,11 @@ def write_dumps(folder: Path, rank: int, begin: Sequence[str], local: str, seria
         serial: the number in the first file's name; the others count on.
     """
     place = folder / f"rank_{rank}"
-    place.mkdir(parents=True, exist_ok=True)
     last = serial + len(begin)
     names = [f"step_parallel_begin_{number:04d}.ir" for number in range(serial, last)]
     names += [f"step_parallel_end_{last:04d}.ir", f"{last + 1:02d}_validate_{last + 1:04d}.ir"]
     for name, text in zip(names, (*begin, local, local), strict=True):
-        write_atomically(place / name, text, PlanError, durable=False)
+        write_atomically(place / name, text, PlanError, durable=False, folders=True)
     return [place / name for name in names]
 
 

@@ -137,12 +137,12 @@ def _layout_item(name: str, layout: Layout, shape: tuple[int, ...]) -> dict[str,
 
 
 def save_checkpoint(plan: Plan, path: str | Path) -> Path:
-    """Write a strategy checkpoint as JSON, whole or not at all; the path.
+    """Write a strategy checkpoint as JSON, whole or not at all, and the folders that it lies in; the path.
 
     Raises:
         PlanError: as for `to_checkpoint`, or the file cannot be written.
     """
-    return write_atomically(path, json.dumps(to_checkpoint(plan), indent=1) + "\n", PlanError)
+    return write_atomically(path, json.dumps(to_checkpoint(plan), indent=1) + "\n", PlanError, folders=True)
 
 
 def from_checkpoint(data: Mapping[str, Any] | str | Path) -> Strategies:

@@ -171,7 +171,7 @@ def read_plan(path: str | Path) -> PlanRecord:
     if head.format == FORMAT_1:
         return parse_json(data, Plan1, where, PlanError).now()
     if head.format == STAGES_FORMAT:
-        raise PlanError(f"{path} is a plan in stages: it goes with --pipeline, or plan_pipeline(..., search=FILE)")
+        raise PlanError(f"{path} is a plan in stages: it goes with --pipeline, or plan_pipeline")
     if head.format != FORMAT:
         raise PlanError(
             f"{path} is no plan: its format is {head.format!r}, not {FORMAT!r}; `autoshard plan --save` writes one"
@@ -205,6 +205,9 @@ def _plan(record: PlanRecord, graph: Graph, mesh: Mesh) -> Plan:
     layouts = {value: _layout(record.layouts[value.name], mesh, value) for value in _values(graph)}
     nodes = list(walk(graph.nodes))
     decisions = {node: _decision(one, node, mesh) for one, node in zip(record.operators, nodes, strict=True)}
+    partial = next((value for value in graph.inputs if layouts[value].partial), None)
+    if partial is not None:
+        raise PlanError(f"{partial.name} is an input in the layout [{layouts[partial]}]; inputs are whole values")
     outputs = tuple(_layout(one.layout, mesh, value) for one, value in zip(record.outputs, graph.outputs, strict=True))
     causes = {value: _made_cause(one) for one, value in zip(record.inputs, graph.inputs, strict=True)}
     return Plan(

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from autoshard.layout.mesh import Mesh
@@ -210,7 +211,9 @@ def _checked(call: str, now: Any, changes: Mapping[str, Any]) -> Any:
                 f"{call}: MindSpore's {name!r} is not honoured here; leave it out. Fields are {', '.join(known)}"
             )
         if name not in known:
-            raise ContextError(f"{call}: there is no field {name!r}; fields are {', '.join(known)}")
+            near = get_close_matches(name, known)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ContextError(f"{call}: there is no field {name!r}{meant}; fields are {', '.join(known)}")
     return replace(now, **{name: _CHECKS[name](f"{call}: {name}", value) for name, value in changes.items()})
 
 

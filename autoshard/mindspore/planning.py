@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned, plan_traced, without_annotations
@@ -71,7 +70,6 @@ def planned_as_set(
             else found
         )
     if parallel.strategy_ckpt_save_file and not alone:
-        Path(parallel.strategy_ckpt_save_file).parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(found.plan, parallel.strategy_ckpt_save_file)
     return replace(found, passes=_passes(parallel))
 

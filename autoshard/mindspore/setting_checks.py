@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from autoshard.layout.mesh import Mesh
@@ -19,7 +20,9 @@ from costmodel.store import CALIBRATED, is_saved
 def one_of(*choices: object) -> Callable[[str, Any], Any]:
     def check(what: str, value: Any) -> Any:
         if not any(value is choice or value == choice and type(value) is type(choice) for choice in choices):
-            raise ContextError(f"{what} is {value!r}; it can be {', '.join(map(repr, choices))}")
+            near = get_close_matches(str(value), [one for one in choices if isinstance(one, str)])
+            meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise ContextError(f"{what} is {value!r}{meant}; it can be {', '.join(map(repr, choices))}")
         return value
 
     return check

@@ -60,7 +60,8 @@ def _count(hardware: Hardware, devices: int | None) -> int:
     if count is None:
         raise PlanError(f"the links of {hardware.name!r} join any number of devices; give how many to show, by -n N")
     if count < 1 or (most is not None and count > most):
-        raise PlanError(f"the links of {hardware.name!r} join {most} devices at most, and {count} were asked for")
+        many = "any number of" if most is None else f"1 to {most}"
+        raise PlanError(f"the links of {hardware.name!r} join {many} devices, and {count} were asked for")
     if count > MOST_SHOWN:
         raise PlanError(f"{count} devices are too many to show; {MOST_SHOWN} at most, give fewer by -n N")
     return count

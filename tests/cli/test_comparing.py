@@ -93,6 +93,9 @@ def test_nothing_that_keeps_the_limit_is_an_error(cli):
 def test_nothing_that_fits_is_an_error(cli):
     code, out, _ = cli("compare", FORWARD, "--mesh", "dp=7", "--plan", "megatron")
     assert code == 1 and "needs a tensor axis" in out
+    for option in ("--plan", "--mode"):
+        code, out, err = cli("compare", FORWARD, "-n", "8", option, "nowhere.json", "--mode", "bfs")
+        assert (code, out) == (2, "") and "cannot read the plan nowhere.json: No such file" in err
     code, _, err = cli("compare", FORWARD)
     assert code == 2 and "neither is given" in err
 

@@ -110,7 +110,7 @@ def test_explain_knows_arguments_by_name_and_position(cli, name):
         (("propagate", TARGET, *MESH, "--pass", "greedy"), "unknown propagation pass 'greedy'; known are basic, agg"),
         (("propagate", TARGET, *MESH, "-o", "x.mlir"), "-o is for StableHLO modules"),
         (("propagate", TARGET, *MESH, "--keep-rules"), "--keep-rules is for StableHLO modules"),
-        (("propagate", f"{TARGET}s", *MESH), "has no function 'nets'; its functions are"),
+        (("propagate", f"{TARGET}s", *MESH), "has no function 'nets'; did you mean net?; its functions are"),
         (("explain", TARGET, "dense2.matmull", *MESH), "did you mean dense2.matmul"),
         (("explain", TARGET, "?", *MESH), "it has 11 names, such as"),
         (("explain", TARGET, "relu", *MESH, "--pass", "all"), "unknown propagation pass 'all'"),

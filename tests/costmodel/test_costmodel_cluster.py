@@ -67,6 +67,8 @@ WRONG = {
     "order": (LAB.replace("joins = 8", "joins = 12"), "divides by it"),
     "no preset": (LAB.replace('"h100"', '"h1000"'), "is like 'h1000', which is no preset; there are cpu"),
     "no rate": (LAB.replace("450 GB/s", "450 GB/h"), "link 'NVLink': '450 GB/h' is no rate"),
+    "no second": (LAB.replace("450 GB/s", "450 GiB"), "link 'NVLink': '450 GiB' is no rate; write bytes per second"),
+    "below 0": (LAB.replace("450 GB/s", "-450 GB/s"), "link 'NVLink': '-450 GB/s' is no rate; write bytes per second"),
     "no time": (LAB.replace("2 us", "2 days"), "link 'NVLink': '2 days' is no time"),
     "negative": (LAB.replace("50e9", "-50e9"), "bandwidth is -50000000000.0"),
     "not a number": (LAB.replace("50e9", "nan"), "bandwidth is nan"),

@@ -113,7 +113,7 @@ def test_preset_names():
     }
     wanted |= {"ascend910", "ascend910b"}
     assert set(presets()) == wanted
-    with pytest.raises(ValueError, match="no hardware preset 'h1000'; there are .*h100"):
+    with pytest.raises(ValueError, match="'h1000'; did you mean h100.*; there are .*h100"):
         preset("h1000")
 
 

@@ -89,10 +89,16 @@ def test_plans_for_something_else_are_refused(tmp_path):
         plan(training(16), mesh="dp=2 tp=4", search=str(path))
     with pytest.raises(PlanError, match="for mesh 'dp=2 tp=4', not 'dp=4 tp=2'"):
         load_plan(path, step.graph, Mesh.parse("dp=4 tp=2"))
-    data = json.loads(path.read_text())
+    text = path.read_text()
+    data = json.loads(text)
     data["operators"][0]["axes"][0] = "rows"
     path.write_text(json.dumps(data))
     with pytest.raises(PlanError, match="cannot be used"):
+        load_plan(path, step.graph)
+    data = json.loads(text)
+    data["layouts"]["dense1.weight"] = "-, - +tp"
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=r"cannot be used: dense1.weight is an input in the layout \[-, - \+tp\]"):
         load_plan(path, step.graph)
 
 
