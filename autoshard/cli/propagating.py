@@ -267,7 +267,9 @@ def _check(target: str, devices: int | None, mesh: str | None, which: str) -> No
         raise TargetError(f"cannot read {path}: the name of a StableHLO module ends in {', '.join(_MODULES)}")
     if devices is not None or mesh is not None:
         given = "-n" if devices is not None else "--mesh"
-        raise MeshError(f"{path} names its own meshes (sdy.mesh); leave {given} out")
+        raise MeshError(
+            f"{path} is a module, which is spread over the meshes that it names itself (sdy.mesh); leave {given} out"
+        )
 
 
 def _check_peer(target: str, against: str | None) -> None:

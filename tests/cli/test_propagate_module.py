@@ -217,8 +217,8 @@ def test_what_is_neither_text_nor_bytecode(cli, tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("-n", "8"), "names its own meshes (sdy.mesh); leave -n out"),
-        (("--mesh", "x=2"), "names its own meshes (sdy.mesh); leave --mesh out"),
+        (("-n", "8"), "meshes that it names itself (sdy.mesh); leave -n out"),
+        (("--mesh", "x=2"), "meshes that it names itself (sdy.mesh); leave --mesh out"),
         (("-o", "absent/out.mlir"), "there is no directory absent"),
         (("-o", "."), "cannot write .: it is a directory"),
         (("--keep-rules", "--json"), "--keep-rules is for the module that is written"),

@@ -140,6 +140,11 @@ def test_skips_and_tied_weights_cross_stages(name):
         ({"network.dense1": 1, "network.dense2": 0}, StageError, r"dense2.*is in stage 0, but reads .* of stage 1"),
         ({"network.dense1": 0, "network.dense2": 2}, StageError, "nothing is given to stage 1, but to stage 2"),
         ({"network.dense1": 0, "network.dense3": 1}, UnknownNameError, "'network.dense3' matches no operator"),
+        (
+            {"network.dense1=0,network.dense2": 1},
+            UnknownNameError,
+            "'network.dense1=0,network.dense2' matches no operator",
+        ),
         ({"network.dense{3..1}": 0}, StageError, "has no numbers, or too many"),
         ({"network.dense1": -1}, StageError, "stages are numbered 0, 1, 2"),
         ({"network.dense1": True}, StageError, "is given to stage True"),

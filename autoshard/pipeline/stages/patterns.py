@@ -33,6 +33,9 @@ def stages_by_name(given: Mapping[str, int], names: Iterable[str]) -> dict[str, 
                 f"stages: pattern {pattern!r} matches no operator or parameter; the nearest names are {', '.join(near)}"
             )
         found.update(dict.fromkeys(meant, stage))
+    missing = next(stage for stage in range(len(given) + 1) if stage not in given.values())
+    if missing <= max(given.values()):
+        raise StageError(f"stages: nothing is given to stage {missing}, but to stage {max(given.values())}")
     return found
 
 
@@ -45,9 +48,6 @@ def _check(given: Mapping[str, int]) -> None:
     for pattern, stage in given.items():
         if not isinstance(stage, int) or isinstance(stage, bool) or not 0 <= stage < _MOST:
             raise StageError(f"stages: {pattern!r} is given to stage {stage!r}; stages are numbered 0, 1, 2, ...")
-    missing = next(stage for stage in range(len(given) + 1) if stage not in given.values())
-    if missing <= max(given.values()):
-        raise StageError(f"stages: nothing is given to stage {missing}, but to stage {max(given.values())}")
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
