@@ -6,13 +6,11 @@ script's lines, and exit code 1. AUTOSHARD_DEBUG=1 shows the whole traceback of 
 
 from __future__ import annotations
 
-import os
-import sys
-
 from autoshard.cli.app import app
 from autoshard.cli.calibrating import calibrate
 from autoshard.cli.checkpointing import checkpoint
 from autoshard.cli.comparing import compare
+from autoshard.cli.ending import end_on_error
 from autoshard.cli.exporting import export
 from autoshard.cli.hardware import hardware
 from autoshard.cli.partitioning import partition
@@ -26,9 +24,6 @@ from autoshard.cli.showing import layout, modes, operators
 from autoshard.cli.tracing import trace
 from autoshard.cli.truthful import truth
 from autoshard.cli.viewing import diff, view
-from autoshard.cli.words import as_options
-from autoshard.util.errors import AutoshardError
-from autoshard.util.source import location_text
 
 __all__ = ["app", "main"]
 
@@ -57,20 +52,4 @@ app.add_typer(checkpoint)
 
 def main() -> None:
     """Run the command line in `sys.argv` and end the process with its exit code."""
-    try:
-        app()
-    except AutoshardError as error:
-        if _debugging():
-            raise
-        print(f"autoshard: {as_options(str(error))}", file=sys.stderr)
-        sys.exit(2)
-    except Exception as error:
-        listed = location_text(error, until=False)
-        if _debugging() or listed is None and not isinstance(error, OSError):
-            raise
-        print("\n".join(listed or [f"autoshard: {error}"]), file=sys.stderr)
-        sys.exit(1 if listed else 2)
-
-
-def _debugging() -> bool:
-    return os.environ.get("AUTOSHARD_DEBUG", "0") not in ("", "0")
+    end_on_error(app)

@@ -41,6 +41,7 @@ from autoshard.engines.extras import need
 from autoshard.engines.placement import placements
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
+from autoshard.runtime.placing import place_ranks
 from autoshard.util.errors import RuntimeSetupError
 
 NUMPY, DEVICE = "numpy", "auto"
@@ -212,6 +213,10 @@ def run(
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
     # Other hosts have to see the folder; they see that of the script or module.
     remote = hosts is not None or rank_table is not None
+    if engine != "xla":
+        place_ranks(ranks, hosts, rank_table)
+    if save is not None:
+        check_folder(save)
     near = Path(str(script).rpartition(":")[0] or script).resolve().parent if remote else None
     with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
         if is_module(script):
@@ -313,7 +318,9 @@ def on_devices(arguments: list[str], timeout: float | None) -> int:
         TargetError: it has not ended after so many seconds.
     """
     try:
-        return subprocess.run([sys.executable, *arguments], timeout=timeout, check=False).returncode
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "autoshard.cli.ending", *arguments], timeout=timeout, check=False
+        ).returncode
     except subprocess.TimeoutExpired:
         raise TargetError(f"the run has not ended after {timeout:g} s and was ended") from None
 

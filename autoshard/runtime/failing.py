@@ -23,12 +23,13 @@ _DRAIN_SECONDS = 0.2
 def fail(mpi: Library, error: BaseException, script: str | None = None) -> NoReturn:
     """Report `error` with its traceback (from `script` on) as the failure of this rank, and end all ranks.
 
-    Of an error that autoshard raises on purpose only the script's own lines are shown, unless AUTOSHARD_DEBUG=1.
+    Of an error that autoshard raises on purpose only the script's own lines are shown, if it is in any, unless
+    AUTOSHARD_DEBUG=1.
     """
     trace = _from_script(error.__traceback__, script)
-    plain = isinstance(error, AutoshardError) and os.environ.get("AUTOSHARD_DEBUG", "0") in ("", "0")
-    lines = location_text(error, until=True) if plain else None
-    if lines is None:
+    if isinstance(error, AutoshardError) and os.environ.get("AUTOSHARD_DEBUG", "0") in ("", "0"):
+        lines = location_text(error, until=True) or []
+    else:
         lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
     message = str(error)
     report(mpi, *lines, f"rank {rank_of(mpi)} failed: {type(error).__name__}{': ' if message else ''}{message}")

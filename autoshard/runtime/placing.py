@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 from collections import Counter
@@ -13,20 +14,37 @@ from typing import Annotated
 from autoshard.util.errors import RuntimeSetupError
 from autoshard.util.files import read_json, read_text
 from autoshard.util.text import natural
+from costmodel import format_bytes
 from costmodel.json_door import Record, matching
 
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_RANK_BYTES = 20 << 20
+"""Memory that a rank has for itself alone before it computes anything, measured with Python 3.11, numpy and mpi4py."""
 
 
 def place_ranks(ranks: int, hosts: Path | None = None, rank_table: Path | None = None) -> list[str]:
     """The host of every rank, in rank order; all "localhost" if neither file is given.
 
     Raises:
-        RuntimeSetupError: the file cannot be read, or does not provide for exactly these ranks.
+        RuntimeSetupError: the file cannot be read, or does not provide for exactly these ranks; or they are more than
+            this machine's memory has room for.
     """
     if hosts is not None:
         return _read_hosts(hosts, ranks)
-    return ["localhost"] * ranks if rank_table is None else _read_rank_table(rank_table, ranks)
+    if rank_table is not None:
+        return _read_rank_table(rank_table, ranks)
+    _check_room(ranks)
+    return ["localhost"] * ranks
+
+
+def _check_room(ranks: int) -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if ranks * _RANK_BYTES > memory:
+        raise RuntimeSetupError(
+            f"cannot start {ranks} ranks on this machine: it has {format_bytes(memory)} of memory, of which each takes "
+            f"{format_bytes(_RANK_BYTES)} before it computes anything; start {memory // _RANK_BYTES} at most, or name "
+            "several hosts"
+        )
 
 
 def _read_hosts(path: Path, ranks: int) -> list[str]:

@@ -102,6 +102,10 @@ def test_a_checkpoint_goes_on_in_other_stages_and_without(target, cli, tmp_path)
         found = np.empty(parameter.shape, parameter.dtype.numpy)
         reader.read(value.name, tuple(slice(0, size) for size in parameter.shape), found)
         np.testing.assert_allclose(found, parameter.asnumpy(), rtol=1e-4, atol=1e-5, err_msg=value.name)
+    for path in (tmp_path / "saved" / "step-00000003").glob("rank-*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    code, _, err = cli("run", target, "-n", "1", "--resume", saved)
+    assert code == 1 and " is damaged: " in err and "Traceback" not in err, err
 
 
 def test_what_cannot_be_resumed(target, cli, tmp_path):

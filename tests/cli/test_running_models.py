@@ -98,6 +98,9 @@ def test_own_models_run_equal_to_their_unsplit_run(cli, scripts, name):
         (("own.py:dense", "-n", "2", "--search", "nonsense"), "unknown search mode 'nonsense'"),
         (("own.py:dense", "-n", "2", "--memory", "1 KiB"), "over the memory limit"),
         (("own.py:dense", "-n", "2", "--option", "depth=3"), "no option 'depth'"),
+        (("own.py:dense", "-n", "9999999"), "cannot start 9999999 ranks on this machine: it has"),
+        (("own.py:dense", "-n", "2", "--hosts", "nowhere"), "cannot read the host file nowhere"),
+        (("own.py:dense", "-n", "2", "--save", __file__), "test_running_models.py is a file"),
     ],
 )
 def test_what_cannot_be_run(cli, scripts, arguments, words):
