@@ -187,6 +187,8 @@ def _found(
 
 
 def _matching(pattern: str, names: Mapping[str, Any], what: str) -> list[str]:
+    if not isinstance(pattern, str):
+        raise ShardingError(f"annotate: {pattern!r} is no pattern of names; write text, such as 'layers.*.up'")
     form = _compiled(pattern)
     found = [name for name in names if form.fullmatch(name)]
     found = found or [name for name in names if name.endswith(_MAIN) and form.fullmatch(name.rpartition(".")[0])]

@@ -125,6 +125,7 @@ UP = "layers.0.up_proj.weight (f32[16, 12])"
         ({"**.up_proj": ("tp",)}, ShardingError, f"{UP} is asked to lie as [{{\"tp\"}}], which is for 1 dims, but"),
         ({"**.up_proj": ("mp", None)}, ShardingError, "axis 'mp' is not in the mesh, which is 'dp=2 tp=4'"),
         ({"**.up_proj": ("tp", "tp")}, ShardingError, "tp"),
+        ({3: ("tp", None)}, ShardingError, "annotate: 3 is no pattern of names; write text"),
         ({"**.up_proj": ["S(2)", "R"]}, ShardingError, f"{UP} cannot be placed as S(2) along 'dp': it has 2 dims"),
         ({"**.up_proj": ["S(0)"]}, ShardingError, "1 placements ['S(0)'] for the 2 axes of mesh 'dp=2 tp=4'"),
         ({"**.up_proj": (2, 1, 1)}, ShardingError, f"{UP} has 2 dims, which the parts (2, 1, 1) do not fit"),

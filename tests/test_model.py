@@ -350,6 +350,8 @@ def test_refusals(tmp_path):
     loss, optimizer = nn.MSELoss(), momentum(net)
     with pytest.raises(TrainingError, match="no optimizer; give one"):
         Model(net, loss).train(1, data())
+    with pytest.raises(TrainingError, match="network is 3; it is a Cell"):
+        Model(3, loss)
     model = Model(net, loss, optimizer)
     with pytest.raises(TrainingError, match="epoch is 0"):
         model.train(0, data())

@@ -165,7 +165,12 @@ class Mesh:
     order: tuple[int, ...] | None
 
     def __new__(cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int) -> Mesh:
-        pairs = tuple((name, axis_size(name, size)) for name, size in (*axes, *sizes.items()))
+        try:
+            pairs = tuple((name, axis_size(name, size)) for name, size in (*axes, *sizes.items()))
+        except (TypeError, ValueError):
+            raise MeshError(
+                f"a mesh has pairs of a name and a size, not {axes!r}; write Mesh(dp=2, tp=4), or Mesh.parse of text"
+            ) from None
         ranks = device_order(order, pairs)
         known = cls._interned.get((pairs, ranks))
         if known is not None:
@@ -204,6 +209,8 @@ class Mesh:
     @staticmethod
     def parse(text: str) -> Mesh:
         """Read `dp=2 tp=4`, `dp=2,tp=4`, `2x4` (axes x0, x1) or `8`; `order=0.2.1.3` may follow."""
+        if not isinstance(text, str):
+            raise MeshError(f"cannot read {text!r} as a mesh; write text, e.g. 'dp=2,tp=4', '2x4' or '8'")
         words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
         try:
             axes, order = read_axes(words)

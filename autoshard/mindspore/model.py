@@ -56,6 +56,8 @@ class Model:
             raise TrainingError(
                 "Model: eval_network, eval_indexes, amp_level and boost_level are not offered; leave them out"
             )
+        if not callable(network):
+            raise TrainingError(f"Model: network is {network!r}; it is a Cell")
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions = Sessions(self)

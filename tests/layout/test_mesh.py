@@ -140,6 +140,8 @@ def test_order_in_text():
         (lambda: Mesh(a=2, b=2, order=[0, 1, 1, 3]), "must list each of the 4 ranks"),
         (lambda: Mesh(a=2, b=2, order=[1, 2, 3, 4]), "must list each of the 4 ranks"),
         (lambda: Mesh(a=2, b=2, order=[0]), r"device order \[0\] must list each"),
+        (lambda: Mesh("dp=2"), "pairs of a name and a size, not 'dp=2'; write Mesh"),
+        (lambda: Mesh.parse(8), "cannot read 8 as a mesh; write text"),
         (lambda: Mesh.parse("dp=2 tp"), "cannot read 'tp' in mesh 'dp=2 tp'"),
         (lambda: Mesh(a=2).axis("b"), "unknown axis 'b'; the mesh has a=2"),
         (lambda: Mesh(a=4).ref("a:(3)2"), r"sub-axis a:\(3\)2 does not exist.*size 4 of axis 'a'"),
