@@ -39,6 +39,27 @@ def test_one_column_needs_no_tuple():
     assert row[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@given(st.integers(0, 24), st.integers(1, 5), st.booleans())
+def test_shards_share_all_rows_alike(count, shards, shuffle):
+    """As MindSpore's DistributedSampler deals them out."""
+    labels = []
+    for number in range(shards):
+        data = NumpySlicesDataset(np.arange(count), ["x"], shuffle=shuffle, num_shards=shards, shard_id=number)
+        labels.append([int(x) for (x,) in data])
+        assert len(labels[-1]) == data.get_dataset_size() == -(-count // shards)
+    dealt = [row[i] for i in range(-(-count // shards)) for row in labels]
+    assert sorted(dealt[:count]) == list(range(count)) and dealt[count:] == (dealt * 5)[: len(dealt) - count]
+    assert shuffle or dealt[:count] == list(range(count))
+
+
+def test_shards_that_are_none():
+    for shards, number in ((2, 2), (0, 0), (2, None), (None, 0), (2, -1), (True, 0)):
+        with pytest.raises(DataError, match="num_shards is .* and shard_id .*; give both"):
+            NumpySlicesDataset(np.arange(4), num_shards=shards, shard_id=number)
+    with pytest.raises(DataError, match="rows of a generator cannot be had by number"):
+        GeneratorDataset(lambda: iter(rows(3)), ["x", "label"], num_shards=2, shard_id=0)
+
+
 @given(st.integers(0, 24), st.integers(1, 10), st.booleans(), st.integers(1, 3))
 def test_batches(count, size, drop, times):
     data = GeneratorDataset(rows(count), ["x", "label"], shuffle=False).batch(size, drop_remainder=drop).repeat(times)

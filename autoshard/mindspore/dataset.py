@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from autoshard.trace.initializer import get_seed
+from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError
 
 Row = tuple[np.ndarray, ...]
@@ -183,9 +184,22 @@ class GeneratorDataset(Dataset):
         shuffle: whether rows come in a random order, as of `Dataset.shuffle`. By default they do where rows can be had
             by number (`__getitem__` and `__len__`: lists, too), as in MindSpore; of generators and other iterables they
             come as they are.
+        num_shards, shard_id: of rows that can be had by number every num_shards-th in that order, from number shard_id
+            on: those of one rank, where each feeds its own. The first rows come again until all shards have as many.
+
+    Raises:
+        DataError: no such source, or no such shard of it.
     """
 
-    def __init__(self, source: Any, column_names: Sequence[str], *, shuffle: bool | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        column_names: Sequence[str],
+        *,
+        shuffle: bool | None = None,
+        num_shards: int | None = None,
+        shard_id: int | None = None,
+    ) -> None:
         if isinstance(column_names, str):
             column_names = [column_names]
         readable = callable(source) or isinstance(source, Iterable) or hasattr(source, "__getitem__")
@@ -198,7 +212,10 @@ class GeneratorDataset(Dataset):
         by_number = hasattr(source, "__getitem__") and isinstance(source, Sized)
         shuffle = by_number if shuffle is None else shuffle
         in_order = Dataset(lambda iteration: self._read(source), column_names, size)
-        super().__init__((in_order.shuffle() if shuffle else in_order)._rows, column_names, size)
+        found = in_order.shuffle() if shuffle else in_order
+        if (num_shards, shard_id) != (None, None):
+            found = _shard(found, num_shards, shard_id, by_number)
+        super().__init__(found._rows, column_names, found._size)
 
     def _read(self, source: Any) -> Iterator[Row]:
         return (self._row(row, i) for i, row in enumerate(_items(source)))
@@ -217,6 +234,25 @@ class GeneratorDataset(Dataset):
         return arrays
 
 
+def _shard(dataset: Dataset, count: Any, number: Any, by_number: bool) -> Dataset:
+    """Every `count`-th row from `number` on, as many as of any other number."""
+    if positive(count) is None or isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+        raise DataError(
+            f"num_shards is {count!r} and shard_id {number!r}; give both: a whole number of at least 1, and one "
+            "from 0 to below it"
+        )
+    if not by_number:
+        raise DataError(
+            "num_shards: rows of a generator cannot be had by number; give a list, or a source of __getitem__"
+        )
+
+    def rows(iteration: int) -> Iterator[Row]:
+        held = list(dataset._rows(iteration))
+        return (held[(number + i * count) % len(held)] for i in range(-(-len(held) // count)))
+
+    return Dataset(rows, dataset.column_names, None if dataset._size is None else -(-dataset._size // count))
+
+
 def _items(source: Any) -> Iterable:
     """All rows of a source that the constructor has let pass, read anew."""
     if isinstance(source, Iterable):
@@ -232,13 +268,21 @@ class NumpySlicesDataset(GeneratorDataset):
     Args:
         data: an array, a tuple of arrays of equal length, or a dict from column name to array.
         column_names: names of the columns; default the dict's keys, or column_0, column_1, ...
-        shuffle: as of GeneratorDataset.
+        shuffle, num_shards, shard_id: as of GeneratorDataset.
 
     Raises:
-        DataError: arrays of unequal length.
+        DataError: arrays of unequal length, or no such shard.
     """
 
-    def __init__(self, data: Any, column_names: Sequence[str] | None = None, *, shuffle: bool | None = None) -> None:
+    def __init__(
+        self,
+        data: Any,
+        column_names: Sequence[str] | None = None,
+        *,
+        shuffle: bool | None = None,
+        num_shards: int | None = None,
+        shard_id: int | None = None,
+    ) -> None:
         names = list(data) if isinstance(data, Mapping) else None
         given = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(one) for one in given]
@@ -252,4 +296,4 @@ class NumpySlicesDataset(GeneratorDataset):
         if len(names) != len(arrays):
             raise DataError(f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}")
         rows = [tuple(array[i] for array in arrays) for i in range(len(arrays[0]))]
-        super().__init__(rows, names, shuffle=shuffle)
+        super().__init__(rows, names, shuffle=shuffle, num_shards=num_shards, shard_id=shard_id)
