@@ -156,14 +156,15 @@ _FIGURES = (
 
 
 def _figures(before: PlanRecord, after: PlanRecord) -> Iterator[FigureRecord]:
-    costs = before.cost or {}, after.cost or {}
+    costs = before.cost, after.cost
     for what, name, unit in _FIGURES:
-        if any(name in cost for cost in costs):
-            yield FigureRecord(what, unit, *(cost.get(name) for cost in costs))
-    axes = [{one["axes"]: one for one in cost.get("axes", ())} for cost in costs]
+        figures = [getattr(cost, name, None) for cost in costs]
+        if figures != [None, None]:
+            yield FigureRecord(what, unit, *figures)
+    axes = [{one.axes: one for one in cost.axes} if cost is not None else {} for cost in costs]
     for name in dict.fromkeys((*axes[0], *axes[1])):
-        measured = [side.get(name, {}).get("seconds", 0.0) for side in axes]
+        measured = [side[name].seconds if name in side else 0.0 for side in axes]
         yield FigureRecord(f"over {name}", "seconds", *measured)
     if all(axes):
-        numbers = [float(sum(one["collectives"] for one in side.values())) for side in axes]
+        numbers = [float(sum(one.collectives for one in side.values())) for side in axes]
         yield FigureRecord("collectives", "", *numbers)

@@ -12,8 +12,12 @@ from autoshard.cost.memory import HeldBytes, MemoryUse
 from autoshard.cost.prices import prices_for
 from autoshard.exporters.plan_file import plan_record
 from autoshard.exporters.plan_records import (
+    AxisCostRecord,
     ConflictRecord,
+    CostRecord,
+    HeldRecord,
     InputRecord,
+    MemoryRecord,
     MoveRecord,
     OperatorRecord,
     OptionRecord,
@@ -139,35 +143,35 @@ def _input(one: InputRecord, row: InputRow) -> InputRecord:
     return with_fields(one, role=row.role, parts=parts, bytes_per_device=nbytes, why=str(row.cause))
 
 
-def _cost(planned: PlannedData, everything: bool) -> dict[str, Any]:
+def _cost(planned: PlannedData, everything: bool) -> CostRecord:
     cost = planned.cost
-    found: dict[str, Any] = {
-        "seconds": cost.seconds,
-        "compute_seconds": cost.compute_seconds,
-        "communication_seconds": cost.communication_seconds,
-        "hidden_seconds": cost.hidden_seconds,
-        "axes": [
-            {"axes": one.axes, "seconds": one.seconds, "bytes": one.nbytes, "collectives": one.collectives}
+    return CostRecord(
+        seconds=cost.seconds,
+        compute_seconds=cost.compute_seconds,
+        communication_seconds=cost.communication_seconds,
+        hidden_seconds=cost.hidden_seconds,
+        axes=tuple(
+            AxisCostRecord(axes=one.axes, seconds=one.seconds, bytes=one.nbytes, collectives=one.collectives)
             for one in cost.axes
-        ],
-        "bytes_per_device": cost.bytes_per_device,
-        "peak_memory_bytes": cost.peak_memory_bytes,
-        "device_memory_bytes": planned.hardware.device.memory_bytes,
-    }
-    if cost.waiting_seconds:
-        found["waiting_seconds"] = cost.waiting_seconds
-    return found if cost.memory is None else {**found, "memory": _memory(cost.memory, everything)}
+        ),
+        bytes_per_device=cost.bytes_per_device,
+        peak_memory_bytes=cost.peak_memory_bytes,
+        device_memory_bytes=planned.hardware.device.memory_bytes,
+        waiting_seconds=cost.waiting_seconds or None,
+        memory=None if cost.memory is None else _memory(cost.memory, everything),
+    )
 
 
-def _memory(use: MemoryUse, everything: bool) -> dict[str, Any]:
+def _memory(use: MemoryUse, everything: bool) -> MemoryRecord:
     """When memory is fullest and with what, and the bytes at each moment of the step; or all that lies there ever."""
-    held = [one for one in use.held if one.nbytes] if everything else use.at(use.peak_moment)
-    found = {"peak_at": use.peak_at, "peak_moment": use.peak_moment, "timeline": use.timeline.tolist()}
-    return {**found, "everything" if everything else "held": [_held(one) for one in held]}
+    some = [one for one in use.held if one.nbytes] if everything else use.at(use.peak_moment)
+    held = tuple(map(_held, some))
+    found = MemoryRecord(peak_at=use.peak_at, peak_moment=use.peak_moment, timeline=tuple(use.timeline.tolist()))
+    return with_fields(found, everything=held) if everything else with_fields(found, held=held)
 
 
-def _held(one: HeldBytes) -> dict[str, Any]:
-    return {"name": one.what, "kind": one.kind, "bytes": one.nbytes, "first": one.first, "last": one.last}
+def _held(one: HeldBytes) -> HeldRecord:
+    return HeldRecord(name=one.what, kind=one.kind, bytes=one.nbytes, first=one.first, last=one.last)
 
 
 def _tuples(parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

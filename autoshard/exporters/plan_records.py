@@ -189,6 +189,50 @@ class PlacementRecord(Record, frozen=True):
     partial: Annotated[str, described("What each rank holds a term of, in words; empty for whole values.")] = ""
 
 
+class AxisCostRecord(Record, frozen=True):
+    """What a step talks over axes of the mesh: seconds, bytes that a device sends, and the number of collectives."""
+
+    axes: str
+    seconds: float
+    bytes: float
+    collectives: Natural
+
+
+class HeldRecord(Record, frozen=True):
+    """Bytes that a device holds from the moment `first` to the moment `last` of the step, and what they are."""
+
+    name: str
+    kind: str
+    bytes: Natural
+    first: int
+    last: int
+
+
+class MemoryRecord(Record, frozen=True):
+    """Bytes on a device at each moment of a step, and what lies there when they are most (`held`), or ever."""
+
+    peak_at: str
+    peak_moment: Natural
+    timeline: tuple[Natural, ...]
+    held: tuple[HeldRecord, ...] | None = None
+    everything: tuple[HeldRecord, ...] | None = None
+
+
+class CostRecord(Record, frozen=True):
+    """What a step costs: seconds, and bytes on one device."""
+
+    seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    hidden_seconds: float
+    axes: tuple[AxisCostRecord, ...]
+    bytes_per_device: float
+    peak_memory_bytes: Natural
+    device_memory_bytes: Natural
+    waiting_seconds: float | None = None
+    memory: MemoryRecord | None = None
+
+
 class PlanRecord(Record, frozen=True):
     """The whole plan: how the values of a graph lie on a mesh of devices, and how its operators are split."""
 
@@ -210,7 +254,7 @@ class PlanRecord(Record, frozen=True):
     ignored: Annotated[tuple[str, ...] | None, described("What was asked and is not followed, by name.")] = None
     redistributions: tuple[MoveRecord, ...] | None = None
     conflicts: tuple[ConflictRecord, ...] | None = None
-    cost: Annotated[dict[str, Any] | None, described("What a step costs: seconds, and bytes on one device.")] = None
+    cost: CostRecord | None = None
     timeline: Annotated[tuple[TaskRecord, ...] | None, described("When each piece of a step runs.")] = None
     modules: Annotated[ModuleRecord | None, described("The modules of the model, equal ones as one.")] = None
     placements: Annotated[dict[str, PlacementRecord] | None, described("Who holds what, by layout.")] = None

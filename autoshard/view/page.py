@@ -81,6 +81,7 @@ def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]
         raise PlanError(f"a view shows one plan, or two side by side; {len(plans)} are given")
     for one in plans:
         missing = [name for name in ("timeline", "modules", "redistributions", "cost") if one.get(name) is None]
+        missing += ["memory"] * (((one.get("cost") or {}).get("memory") or {}).get("everything") is None)
         if missing:
             raise PlanError(
                 f"the plan of {one.get('graph', '?')} has no {', '.join(missing)} to show; "

@@ -74,6 +74,17 @@ def test_mistakes(cli, tmp_path):
         ("diff", FORWARD, "-n", "8"): "two",
         ("plan", FORWARD, "-n", "8", "--all"): "--json",
     }
+    whole = json.loads(cli("plan", FORWARD, "-n", "8", "--json", "--all")[1])
+    held = whole["cost"]["memory"].pop("everything")
+    for name, memory, words in (
+        ("some", whole["cost"]["memory"], "has no memory to show"),
+        ("text", "all", "Expected `object | null`, got `str` - at `$.cost.memory`"),
+        ("rows", {"everything": held[:1] + ["x"]}, "got `str` - at `$.cost.memory.everything[1]`"),
+    ):
+        (tmp_path / name).with_suffix(".json").write_text(
+            json.dumps({**whole, "cost": {**whole["cost"], "memory": memory}})
+        )
+        wrong["view", str((tmp_path / name).with_suffix(".json"))] = words
     for arguments, words in wrong.items():
         code, out, err = cli(*arguments)
         assert (code, out) == (2, "") and words in err, (arguments, err)
