@@ -260,7 +260,7 @@ def test_batch_search_never_changes_results(rows, devices, search):
         ),
         (
             lambda: ash.plan(Mlp(), (X,), devices=6, hardware=replace(preset("cpu"), topology=Topology(((4, LINK),)))),
-            "hardware 'cpu' joins 4 devices at most, and mesh 'd=6' has 6; give its topology a further level",
+            "hardware 'cpu' joins 4 devices at most, and mesh 'd=6' has 6; take fewer",
         ),
         (
             lambda: ash.plan(Mlp(), (X,), devices=6, search="optimum"),

@@ -14,6 +14,7 @@ import pytest
 import autoshard as ash
 from autoshard import Layout, Parameter, nn, ops
 from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.pipeline import plan_pipeline
 from autoshard.search import search_modes
 from autoshard.util.errors import (
     AutoshardError,
@@ -246,6 +247,15 @@ def test_devices(devices):
     assert f"device_num is {devices!r}; it must be a whole number of at least 1" in message(
         lambda: ash.set_auto_parallel_context(device_num=devices), ContextError
     )
+
+
+@pytest.mark.parametrize("search", ["", 3])
+def test_searches_without_a_name(search):
+    for call in (
+        lambda: plan(search=search),
+        lambda: plan_pipeline(Net(), (X,), "pp=2", search=search, micro_batches=2),
+    ):
+        assert f"search is {search!r}; it is the name of a mode" in message(call, PlanError)
 
 
 def test_unknown_search_mode_and_hardware():

@@ -38,7 +38,7 @@ def check_request(search: Any, options: Any) -> None:
     Raises:
         PlanError: no name, or no options by name.
     """
-    if search is not None and not isinstance(search, str):
+    if search is not None and (not isinstance(search, str) or not search):
         raise PlanError(f"plan: search is {search!r}; it is the name of a mode, or the FILE.json of a saved plan")
     if not isinstance(options, Mapping):
         raise PlanError(

@@ -62,8 +62,10 @@ def truth(
         return
     known = [load(path) for path in tables or shipped()]
     rows = [(one.source.name, row) for one in known for row in one.rows if _wanted(row.id, only)]
+    if not rows and only:
+        raise ContextError(f"no measured step has {' or '.join(map(repr, only))} in its name")
     if not rows:
-        raise ContextError(f"no measured step has {' or '.join(map(repr, only or ()))} in its name")
+        raise ContextError(f"there is no measured step in {' and '.join(map(str, tables or ()))}")
     predictor = Predictor(_hardware(hardware or []))
     found = []
     for i, (source, row) in enumerate(rows, 1):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.api.arguments import check_request
 from autoshard.frontends.targets import cuttable_target
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
@@ -94,6 +95,7 @@ def plan_pipeline(
         >>> planned.stages, [group.ranks for group in planned.groups]
         (2, [(0, 1), (2, 3)])
     """
+    check_request(search, {} if options is None else options)
     if search is not None and search.endswith(".json"):
         if options:
             raise PlanError(f"options are of a mode, not of the file {search}: leave them out")

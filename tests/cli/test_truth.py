@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,12 +32,17 @@ def test_schema(cli):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("none.json",), "there is no measured step in none.json"),
         (("nowhere.csv",), "cannot read the measured steps nowhere.csv"),
         (("--only", "no such row"), "no measured step has 'no such row'"),
         (("--hardware", "h100"), "write NAME=FILE.json"),
         (("--hardware", "h100=nothing"), "no hardware preset 'nothing'"),
     ],
 )
-def test_mistakes(cli, arguments, words):
+def test_mistakes(cli, arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = {"name": "us", "cite": "", "notes": ""}
+    none = {"format": "autoshard truth", "version": 1, "source": source, "rows": []}
+    Path("none.json").write_text(json.dumps(none))
     code, _, err = cli("truth", *arguments)
     assert code == 2 and words in err
