@@ -19,6 +19,7 @@ from autoshard.plan.plan import Plan
 from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.local.byte_prices import byte_prices
 from autoshard.search.local.memory_multiplier import MemoryEvaluator, search_within_limit, worst_moments
+from autoshard.search.memory_limit import least_bytes
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import program_of
@@ -142,9 +143,20 @@ def test_a_limit_that_is_not_reached_changes_nothing():
 
 
 def test_what_cannot_fit_is_refused_with_the_least_that_was_found():
-    with pytest.raises(MemoryLimitError) as caught:
-        plan(step(), mesh=MESH, hardware=HARDWARE, memory=1000)
-    assert caught.value.limit == 1000 and caught.value.needed < peak_memory(free())
+    limit = least_bytes(step().graph, MESH.devices)
+    with pytest.raises(MemoryLimitError, match=r"^the plan of .* is over the memory limit") as caught:
+        plan(step(), mesh=MESH, hardware=HARDWARE, memory=limit)
+    assert caught.value.limit == limit < caught.value.needed < peak_memory(free())
+
+
+def test_less_than_a_part_of_all_inputs_is_refused_before_any_search(monkeypatch):
+    """Named: what no plan can need less than, and on how many devices there were room."""
+    least = least_bytes(step().graph, MESH.devices)
+    monkeypatch.setattr("autoshard.api.find_mode", None)
+    with pytest.raises(MemoryLimitError, match=r"any plan of .* inputs, split evenly over 8 devices") as caught:
+        plan(step(), mesh=MESH, hardware=HARDWARE, memory=least - 1)
+    assert caught.value.needed == least and "9 devices have room for them" in str(caught.value)
+    assert sum(value.type.nbytes for value in step().graph.inputs) <= 9 * (least - 1)
 
 
 def test_what_is_configured_stays():

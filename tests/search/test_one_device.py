@@ -7,7 +7,7 @@ import pytest
 import autoshard as ash
 from autoshard import nn
 from autoshard.core.tensortype import TensorType
-from autoshard.search.modes import default
+from autoshard.search.modes import combination
 
 
 class AnotherMode(Exception):
@@ -20,7 +20,7 @@ def test_no_other_mode_is_asked_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> N
 
     model, inputs = nn.Dense(8, 6), (TensorType.of((4, 8), "f32"),)
     whole = ash.plan(model, inputs, devices=1)
-    monkeypatch.setattr(default, "find_mode", refuse)
+    monkeypatch.setattr(combination, "find_mode", refuse)
     again = ash.plan(model, inputs, devices=1)
     assert [one.work_split for one in again.strategies] == [1] * len(whole.strategies)
     assert again.cost == whole.cost
