@@ -34,6 +34,7 @@ from autoshard.propagate.traced import annotations_on, mutable_module
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.device_memory import fit_device_memory
+from autoshard.search.exact.over_mesh_cuts import OPTIMAL
 from autoshard.search.memory_limit import MEMORY, check_limit, check_room, read_limit
 from autoshard.search.modes.auto import NAME as AUTO
 from autoshard.search.placement import PLACEMENT, placed
@@ -228,7 +229,7 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     from autoshard.exporters.plan_file import load_plan
 
     check_options(search, [name for name in problem.options if name not in (MEMORY, PLACEMENT)])
-    if memory is not None:
+    if memory is not None and search != OPTIMAL:  # which proves what the least is
         check_room(problem.graph, problem.mesh.devices, memory)
     with doing(f"searching by {search}"):
         if search.endswith(".json"):

@@ -31,7 +31,7 @@ def test_runs_that_are_cut_and_many_that_are_alike():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((CLUSTER, "-n", "64"), "join 32 devices at most, and 64"),
+        ((CLUSTER, "-n", "64"), "join 1 to 32 devices, and 64"),
         (("h100",), "join any number of devices; give how many to show, by -n N"),
         (("none.toml",), "there is no cluster file none.toml"),
         ((CLUSTER, "-o", "links.dot"), "their graph is written to FILE.graphml"),

@@ -263,7 +263,7 @@ def _distributed(net: Any, x: Tensor) -> Tensor:
 def test_checks_of_values_are_left_out(loss: Callable[..., Tensor]) -> None:
     check_step(Net(loss), (example(),))
     with pytest.raises(ValueError, match="Expected parameter scale"):
-        torch.distributions.Normal(0.0, -torch.ones(2))
+        torch.distributions.Normal(0.0, -torch.ones(2), validate_args=True)
 
 
 # -- functions that say their gradients
