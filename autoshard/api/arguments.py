@@ -18,11 +18,7 @@ def chosen_mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
     Raises:
         PlanError: both are given and disagree, or one is no mesh, no number of devices.
     """
-    chosen = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
-    if chosen is not None and not isinstance(chosen, Mesh):
-        raise PlanError(
-            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number there is devices=)"
-        )
+    chosen = None if mesh is None else known_mesh(mesh)
     if devices is not None and positive(devices) is None:
         raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
     if chosen is not None and devices not in (None, chosen.devices):
@@ -30,6 +26,21 @@ def chosen_mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
             f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of both"
         )
     return chosen or Mesh.flat(int(devices or world_size()))
+
+
+def known_mesh(mesh: Any) -> Mesh:
+    """The mesh that is given, or that a text says.
+
+    Raises:
+        PlanError: neither a mesh nor text.
+        MeshError: the text says none.
+    """
+    found = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    if not isinstance(found, Mesh):
+        raise PlanError(
+            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4', or '8' for a number of devices"
+        )
+    return found
 
 
 def check_request(search: Any, options: Any) -> None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.api.arguments import known_mesh
 from autoshard.ir.graph import Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
@@ -22,6 +23,7 @@ from autoshard.pipeline.stage_plans import planned_stages
 from autoshard.pipeline.stages.assign import assign_nodes
 from autoshard.pipeline.stages.cut import cut_as_assigned
 from autoshard.pipeline.transfers.group import RankGroup, stacked
+from autoshard.search import find_mode
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
@@ -49,7 +51,7 @@ def found_stages(
     limit."""
     if mesh is None:
         raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
-    devices = (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
+    devices = known_mesh(mesh).devices
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(devices)
 
@@ -57,8 +59,11 @@ def found_stages(
         step: StepParts, nodes: Mapping[Node, int], order: Schedule, groups: tuple[RankGroup, ...]
     ) -> PlannedPipeline:
         cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
-        return planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
+        is_split = any(group.mesh.devices > 1 for group in groups)
+        own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
+        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes))
 
+    find_mode(mode)
     counts, names, limit, statistics = chosen
     layers = None if traced.annotations else RepeatedLayers.of(traced.graph)
     if layers is not None and layers.are_equal and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
-from autoshard.api.arguments import check_request
+from autoshard.api.arguments import check_request, known_mesh
 from autoshard.frontends.targets import cuttable_target
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
@@ -215,7 +215,7 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tup
     if "=" in pipeline or "/" in pipeline:
         groups = read_groups(pipeline)
         total = sum(len(group.ranks) for group in groups)
-        devices = None if mesh is None else (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
+        devices = None if mesh is None else known_mesh(mesh).devices
         if devices not in (None, total):
             raise PlanError(
                 f"the meshes {pipeline!r} of the stages have {total} devices in all, but there are {devices}"
@@ -223,7 +223,7 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tup
         return groups
     if mesh is None:
         raise PlanError(f"stages lie along axis {pipeline!r} of a mesh: give the mesh, such as 'pp=2,dp=2'")
-    return groups_along(Mesh.parse(mesh) if isinstance(mesh, str) else mesh, pipeline)
+    return groups_along(known_mesh(mesh), pipeline)
 
 
 def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks: int | None) -> Schedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def _made(name, choice: StageChoice):
     return order if order.ranks_of_stages == choice.places else None
 
 
+def test_choices_that_a_named_plan_does_not_fit_are_passed_over():
+    """4 parts do not divide 2 rows, of stages without parameters zero1 is no plan, and one device has no axis dp."""
+    found = plan_pipeline(step_of(256, 8, 16), mesh="4", pipeline="auto", schedule="gpipe", search="zero1")
+    assert found.searched is not None and found.searched.priced > 1
+    found = plan_pipeline(step_of(256, 8), mesh="2", pipeline="auto", schedule="gpipe", search="zero3(dp)")
+    assert [group.mesh.devices for group in found.groups] == [1, 1]
+
+
 def test_devices_are_dealt_out_whole():
     assert set(splits(8, 3)) == {(2, 2, 4), (2, 4, 2), (4, 2, 2)}
     assert list(splits(5, 2)) == [] and list(splits(5, 5)) == [(1, 1, 1, 1, 1)]
@@ -76,11 +85,14 @@ def test_devices_are_dealt_out_whole():
 
 def test_searches_that_cannot_be():
     step = step_of(256, 8)
-    for settings, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "needs to know how many devices"),
         ({"mesh": "2", "stages": {"0": 0}}, "finds the stages itself: leave out stages"),
         ({"mesh": "2", "chunks": 2}, "leave out chunks"),
-    ):
+        ({"mesh": 4}, "mesh is 4; give a Mesh or its text"),
+        ({"mesh": "64", "search": "zero3(data)"}, "cannot use axes shard=data: .* the mesh has d="),
+    )
+    for settings, message in cases:
         with pytest.raises(PlanError, match=message):
             plan_pipeline(step, pipeline="auto", **settings)
     with pytest.raises(MemoryLimitError, match="the least that one needs is"):

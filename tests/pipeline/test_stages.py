@@ -146,6 +146,7 @@ def test_skips_and_tied_weights_cross_stages(name):
             "'network.dense1=0,network.dense2' matches no operator",
         ),
         ({"network.dense{3..1}": 0}, StageError, "has no numbers, or too many"),
+        ({0: 1}, StageError, "0 is no pattern of names, such as"),
         ({"network.dense1": -1}, StageError, "stages are numbered 0, 1, 2"),
         ({"network.dense1": True}, StageError, "is given to stage True"),
         ({}, StageError, "give a dict from patterns"),

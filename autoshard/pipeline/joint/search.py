@@ -21,7 +21,7 @@ from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
-from autoshard.util.errors import GraphError, MemoryLimitError, ScheduleError, StageError
+from autoshard.util.errors import GraphError, MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
 MOST_CHOICES = 1 << 16
@@ -30,6 +30,8 @@ MOST_SHAPES = 16
 """Shapes of the meshes of all groups of a choice that are tried at most; of more, groups of one size have one shape."""
 MOST_PRICED = 64
 """Pipelines that are planned at most unless one says how many."""
+MOST_REFUSED = 256
+"""Pipelines that the mode cannot plan, after which a search ends."""
 MOST_AXES = 2
 """Axes of a stage's mesh."""
 
@@ -108,6 +110,7 @@ def fastest(wanted: StageRequest, planned: Planner[Found]) -> tuple[Found, Stage
     Raises:
         MemoryLimitError: none keeps to the limit.
         GraphError: the step cannot be cut into micro batches.
+        PlanError, StageError: what stands in the way of the first choice, if none that was tried can be planned.
     """
     return _StageSearch(wanted, planned).run()
 
@@ -124,6 +127,7 @@ class _StageSearch(Generic[Found]):
         self.least_memory = math.inf
         self.orders: dict[tuple, tuple[Schedule, ...]] = {}
         self.priced = 0
+        self.refused: list[PlanError | StageError] = []
 
     def run(self) -> tuple[Found, StageSearch]:
         order = sorted(self._choices(), key=lambda pair: (pair[0], len(pair[1].places)))
@@ -131,7 +135,7 @@ class _StageSearch(Generic[Found]):
         for i, (least, choice) in enumerate(order):
             if self.best is not None and least >= self.best.price.seconds:
                 break
-            if self.priced >= self.wanted.most:
+            if self.priced >= self.wanted.most or len(self.refused) >= MOST_REFUSED:
                 left = order[i][0]
                 break
             for groups in self._groups(choice):
@@ -186,11 +190,12 @@ class _StageSearch(Generic[Found]):
         """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast."""
         orders = self._schedules(len(choice.devices), choice.places, choice.micro_batches)
         step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
-        self.priced += 1
         try:
             first = self.planned(step, stages, orders[0], groups)
-        except StageError:
-            return  # cuts that one stage cannot do without what a later one makes
+        except (PlanError, StageError) as error:
+            self.refused.append(error)  # a stage that the mode cannot split so, or that reads what a later one makes
+            return
+        self.priced += 1
         for order in orders:
             one = first if order is orders[0] else first.with_schedule(order)
             most = max(each.nbytes for each in one.price.memory)
@@ -202,8 +207,9 @@ class _StageSearch(Generic[Found]):
 
     def _refuse(self) -> None:
         limit = self.wanted.limit
-        if limit is None:
-            raise StageError(f"{self.wanted.graph.name!r} cannot be cut into stages")
+        if not self.priced:
+            raise self.refused[0] if self.refused else StageError(f"{self.wanted.graph.name!r} has no such stages")
+        assert limit is not None, "without a limit the first that is priced is the best"
         raise MemoryLimitError(
             f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
             f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(self.least_memory)}",

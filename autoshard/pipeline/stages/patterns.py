@@ -46,6 +46,8 @@ def _check(given: Mapping[str, int]) -> None:
             "{'model.layers.{0..15}.*': 0, 'model.layers.{16..31}.*': 1}"
         )
     for pattern, stage in given.items():
+        if not isinstance(pattern, str):
+            raise StageError(f"stages: {pattern!r} is no pattern of names, such as 'model.layers.{{0..15}}.*'")
         if not isinstance(stage, int) or isinstance(stage, bool) or not 0 <= stage < _MOST:
             raise StageError(f"stages: {pattern!r} is given to stage {stage!r}; stages are numbered 0, 1, 2, ...")
 
