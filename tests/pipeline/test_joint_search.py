@@ -10,6 +10,7 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.joint.guided import Expected, GuidedOrder
 from autoshard.pipeline.joint.space import BlockSeconds, StageChoice, choices, splits
 from autoshard.pipeline.schedules import SCHEDULES, Durations, make_schedule, simulate
 from autoshard.trace import set_seed
@@ -45,7 +46,7 @@ def test_the_fastest_of_all_choices_is_found():
 
 def test_least_seconds_are_below_every_schedule():
     rng = np.random.default_rng(3)
-    every = list(choices(4, 6, (2, 5), 4))
+    every = list(choices(4, [1.0] * 6, (2, 5), 4))
     for _ in range(100):
         forward, more = rng.uniform(size=6), rng.uniform(size=(2, 6))
         work, choice = BlockSeconds(tuple(forward), tuple(forward + more.sum(0))), every[rng.integers(len(every))]
@@ -76,6 +77,30 @@ def test_choices_that_a_named_plan_does_not_fit_are_passed_over():
     assert found.searched is not None and found.searched.priced > 1
     found = plan_pipeline(step_of(256, 8), mesh="2", pipeline="auto", schedule="gpipe", search="zero3(dp)")
     assert [group.mesh.devices for group in found.groups] == [1, 1]
+
+
+def test_too_many_choices_are_those_near_even_cuts_of_every_kind():
+    seconds = [1.0] * 20 + [5.0] * 4
+    found = list(choices(8, seconds, (1, 2), 8, most=2000))
+    assert len(found) <= 2000 and len(set(found)) == len(found)
+    assert {len(one.devices) for one in found} == {1, 2, 3, 4, 5, 6, 7, 8}
+    straight = [one.cuts for one in found if one.devices == (2,) * 4 and len(one.places) == 4]
+    assert (10, 20, 22) in straight and (1, 2, 3) not in straight
+    assert len(list(choices(4, seconds[:6], (1,), 4))) > len(list(choices(4, seconds[:6], (1,), 4, most=50)))
+
+
+def test_what_is_priced_guides_what_is_priced_next():
+    def of(micro, cut, seconds, nbytes=1.0):
+        return Expected(StageChoice(micro, (1, 1), (0, 1), (cut,)), seconds / 2, seconds, nbytes)
+
+    order = GuidedOrder([of(1, 1, 4.0), of(1, 2, 2.0), of(2, 1, 3.0), of(2, 2, 1.0, nbytes=9.0)], limit=8)
+    first = order.take(below=10)
+    assert first is not None and first == of(1, 2, 2.0)
+    order.learn(first, 5.0, 1.0)  # 2.5 times what was expected, so 10 are expected of the other
+    assert order.take(below=10) == of(2, 1, 3.0)
+    assert sorted(order.least_left) == [0.5, 2.0]
+    assert order.take(below=2) == of(2, 2, 1.0, nbytes=9.0)  # the others cannot take less
+    assert order.take(below=2) is None
 
 
 def test_devices_are_dealt_out_whole():

@@ -1,4 +1,4 @@
-"""The fastest pipeline of a training step, best first: choices in the order of the seconds that they take at least."""
+"""The fastest pipeline of a training step: choices in the order of expected seconds, but for what a bound excludes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from autoshard.core.enumerate import divisors
 from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.joint.blocks import blocks_of
-from autoshard.pipeline.joint.space import BlockSeconds, StageChoice, choices
+from autoshard.pipeline.joint.guided import Expected, GuidedOrder
+from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
@@ -24,13 +25,11 @@ from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import GraphError, MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
-MOST_CHOICES = 1 << 16
-"""Choices that are listed at most: those of fewer groups first."""
 MOST_SHAPES = 16
 """Shapes of the meshes of all groups of a choice that are tried at most; of more, groups of one size have one shape."""
 MOST_PRICED = 64
 """Pipelines that are planned at most unless one says how many."""
-MOST_REFUSED = 256
+MOST_REFUSED = 128
 """Pipelines that the mode cannot plan, after which a search ends."""
 MOST_AXES = 2
 """Axes of a stage's mesh."""
@@ -130,29 +129,32 @@ class _StageSearch(Generic[Found]):
         self.refused: list[PlanError | StageError] = []
 
     def run(self) -> tuple[Found, StageSearch]:
-        order = sorted(self._choices(), key=lambda pair: (pair[0], len(pair[1].places)))
-        left = math.inf
-        for i, (least, choice) in enumerate(order):
-            if self.best is not None and least >= self.best.price.seconds:
-                break
+        every = list(self._choices())
+        order = GuidedOrder(every, math.inf if self.wanted.limit is None else self.wanted.limit)
+        one = order.take(math.inf, most_groups=1) or order.take(math.inf)  # first what takes no stages
+        while one is not None:
+            prices = [price for groups in self._groups(one.choice) for price in self._price(one.choice, groups)]
+            if prices:
+                order.learn(one, *min(prices))
+            else:
+                order.learn_refused(one)
             if self.priced >= self.wanted.most or len(self.refused) >= MOST_REFUSED:
-                left = order[i][0]
                 break
-            for groups in self._groups(choice):
-                self._price(choice, groups)
+            one = order.take(math.inf if self.best is None else self.best.price.seconds)
         if self.best is None:
             self._refuse()
         assert self.best is not None
-        bound = order[0][0] if order else 0.0
-        return self.best, StageSearch(self.best.price.seconds, left, bound, self.priced, len(order))
+        bound, left = (min(least, default=math.inf) for least in ((one.least for one in every), order.least_left))
+        return self.best, StageSearch(self.best.price.seconds, left, bound, self.priced, len(every))
 
-    def _choices(self) -> Iterator[tuple[float, StageChoice]]:
+    def _choices(self) -> Iterator[Expected]:
         counts = tuple(self.steps)
-        blocks = min(one.count for one in self.blocks.values())
-        every = choices(self.wanted.devices, blocks, counts, most_groups=self.wanted.devices)
-        for choice in itertools.islice(every, MOST_CHOICES):
+        fewest = min(counts, key=lambda count: self.blocks[count].count)
+        seconds = self.work[fewest].seconds.whole
+        for choice in choices(self.wanted.devices, seconds, counts, most_groups=self.wanted.devices):
             if self._schedules(len(choice.devices), choice.places, choice.micro_batches):
-                yield self.work[choice.micro_batches].least_seconds(choice), choice
+                work = self.work[choice.micro_batches]
+                yield Expected(choice, work.seconds.least_seconds(choice), *work.expected(choice))
 
     def _groups(self, choice: StageChoice) -> Iterator[tuple[RankGroup, ...]]:
         """The meshes of the groups, in all shapes."""
@@ -186,24 +188,28 @@ class _StageSearch(Generic[Found]):
             if order.ranks_of_stages == places:
                 yield order
 
-    def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> None:
-        """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast."""
+    def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> list[tuple[float, int]]:
+        """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast; seconds
+        and bytes of a device by each of them."""
         orders = self._schedules(len(choice.devices), choice.places, choice.micro_batches)
         step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
         try:
             first = self.planned(step, stages, orders[0], groups)
         except (PlanError, StageError) as error:
             self.refused.append(error)  # a stage that the mode cannot split so, or that reads what a later one makes
-            return
+            return []
         self.priced += 1
+        found = []
         for order in orders:
             one = first if order is orders[0] else first.with_schedule(order)
             most = max(each.nbytes for each in one.price.memory)
             self.least_memory = min(self.least_memory, most)
+            found.append((one.price.seconds, most))
             if self.wanted.limit is not None and most > self.wanted.limit:
                 continue
             if self.best is None or one.price.seconds < self.best.price.seconds * (1 - 1e-9):
                 self.best = one
+        return found
 
     def _refuse(self) -> None:
         limit = self.wanted.limit
@@ -217,7 +223,7 @@ class _StageSearch(Generic[Found]):
             limit=limit,
         )
 
-    def _work(self, count: int) -> BlockSeconds:
+    def _work(self, count: int) -> BlockWork:
         """What each block takes on one device, planned alone."""
         blocks, step = self.blocks[count], self.steps[count]
         groups = stacked([Mesh.flat(1)] * blocks.count)
@@ -226,7 +232,9 @@ class _StageSearch(Generic[Found]):
         line = one.price.durations
         forward = tuple(map(float, line.forward))
         others = zip(forward, map(float, line.input_gradient), map(float, line.weight_gradient), strict=True)
-        return BlockSeconds(forward, tuple(map(sum, others)))
+        seconds = BlockSeconds(forward, tuple(map(sum, others)))
+        nbytes = tuple(each.states + each.accumulators for each in one.price.memory)
+        return BlockWork(seconds, *one.price.started, one.price.updates, nbytes)
 
 
 def _meshes(devices: int) -> list[Mesh]:

@@ -4,14 +4,21 @@
 
 Its least seconds are those of its busiest group: what lies before the group's first stage, and all its work, if its
 devices share it evenly, nothing is sent and nobody waits. How the devices of a group form a mesh is no part of it.
+Its expected seconds, by which choices are ordered (`guided`), count what sharing makes no less, starts of operators,
+and the update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, islice, pairwise, product
+from math import comb, prod
 
+MOST_CHOICES = 1 << 16
+"""Choices that are listed at most."""
+MOST_KINDS = 1 << 10
+"""Of these, ways to deal out devices to groups and groups to stages."""
 STRAIGHT, LOOPED, V_FORM = "straight", "looped", "v"
 
 
@@ -47,6 +54,47 @@ class BlockSeconds:
         return max(heads[group] + choice.micro_batches * one for group, one in enumerate(busy))
 
 
+@dataclass(frozen=True)
+class BlockWork:
+    """What is expected of choices: what each block takes on one device.
+
+    Attributes:
+        seconds: of a micro batch, as they bound choices from below.
+        started, update_started: of a micro batch, and of the update, seconds of starting operators, which devices that
+            share a block's work take each.
+        update: of the update.
+        nbytes: parameters, states and gradients.
+    """
+
+    seconds: BlockSeconds
+    started: tuple[float, ...]
+    update_started: tuple[float, ...]
+    update: tuple[float, ...]
+    nbytes: tuple[int, ...]
+
+    def expected(self, choice: StageChoice) -> tuple[float, float]:
+        """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all."""
+        edges = (0, *choice.cuts, len(self.nbytes))
+        groups = range(len(choice.devices))
+        busy, update, nbytes = ([0.0 for _ in groups] for _ in range(3))
+        heads: dict[int, float] = {}
+        trip = 0.0  # of one micro batch, there and back
+        for stage, group in enumerate(choice.places):
+            share, span = choice.devices[group], slice(edges[stage], edges[stage + 1])
+            heads.setdefault(group, trip)
+            one = _shared(self.seconds.whole[span], self.started[span], share)
+            trip, busy[group] = trip + one, busy[group] + one
+            update[group] += _shared(self.update[span], self.update_started[span], share)
+            nbytes[group] += sum(self.nbytes[span]) / share
+        ends = (max(trip, heads[group] + choice.micro_batches * busy[group]) + update[group] for group in groups)
+        return max(ends), max(nbytes)
+
+
+def _shared(seconds: Sequence[float], started: Sequence[float], devices: int) -> float:
+    starts = sum(started)
+    return starts + (sum(seconds) - starts) / devices
+
+
 def splits(devices: int, groups: int) -> Iterator[tuple[int, ...]]:
     """How many devices each of so many groups may have: a divisor of all of them each, all of them used.
 
@@ -77,10 +125,56 @@ def placements(groups: int) -> Iterator[tuple[int, ...]]:
         yield (*straight, *reversed(straight))
 
 
-def choices(devices: int, blocks: int, micro_batches: Sequence[int], most_groups: int) -> Iterator[StageChoice]:
-    """All of them."""
-    for groups in range(1, min(devices, blocks, most_groups) + 1):
-        for split in splits(devices, groups):
-            for places in placements(groups):
-                for cuts in combinations(range(1, blocks), len(places) - 1):
-                    yield from (StageChoice(count, split, places, cuts) for count in micro_batches)
+def choices(
+    devices: int, seconds: Sequence[float], micro_batches: Sequence[int], most_groups: int, most: int = MOST_CHOICES
+) -> Iterator[StageChoice]:
+    """All of them, or of too many those that cut near where stages share the work evenly, on equal groups first.
+
+    Args:
+        seconds: of each block.
+        most: how many there are at most.
+    """
+    kinds = list(islice(_kinds(devices, min(devices, len(seconds), most_groups), len(seconds)), MOST_KINDS))
+    room = max(1, most // (len(kinds) * len(micro_batches)))
+    for split, places in kinds:
+        for cuts in cuts_near(tuple(split[group] / places.count(group) for group in places), seconds, room):
+            yield from (StageChoice(count, split, places, cuts) for count in micro_batches)
+
+
+def _kinds(devices: int, most_groups: int, blocks: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Devices of each group and the group of each stage: equal groups, then others."""
+    for equal in (True, False):
+        for groups in range(1, most_groups + 1):
+            alike = [(devices // groups,) * groups] if devices % groups == 0 else []
+            for split in alike if equal else (one for one in splits(devices, groups) if one not in alike):
+                yield from ((split, places) for places in placements(groups) if len(places) <= blocks)
+
+
+def cuts_near(shares: Sequence[float], seconds: Sequence[float], room: int) -> Iterator[tuple[int, ...]]:
+    """Where stages may begin that take these shares of the work: all cuts, or of more than there is room for those
+    that are least blocks away from where each stage has its share.
+
+    >>> list(cuts_near([1, 1], [1, 1, 1, 1], room=3))
+    [(1,), (2,), (3,)]
+    >>> list(cuts_near([1, 2, 1], [1, 1, 1, 1, 1, 1, 1, 1], room=1))
+    [(2, 6)]
+    """
+    last, count = len(seconds), len(shares) - 1
+    if comb(last - 1, count) <= room:
+        yield from combinations(range(1, last), count)
+        return
+    done, wanted = list(accumulate(seconds)), list(accumulate(shares))
+    even: list[int] = []
+    for i in range(count):
+        near = min(range(1, last), key=lambda at, part=wanted[i] / wanted[-1]: abs(done[at - 1] - part * done[-1]))
+        even.append(min(max(near, even[-1] + 1 if even else 1), last - count + i))
+    far = 0
+    while prod(map(len, _windows(even, far + 1, last))) <= room:
+        far += 1
+    for cuts in product(*_windows(even, far, last)):
+        if all(one < other for one, other in pairwise(cuts)):
+            yield cuts
+
+
+def _windows(even: Sequence[int], far: int, last: int) -> list[range]:
+    return [range(max(1, at - far), min(last, at + far + 1)) for at in even]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.cost.evaluate import program_seconds
@@ -72,6 +72,19 @@ class PipelinePrice:
         )
         onward, back = self._transfers
         return Durations(forward, first, second, 0.0, onward, back)
+
+    @cached_property
+    def started(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of the seconds of each stage those of starting operators: of a micro batch, and of the update."""
+        found = [[0.0] * self.planned.stages for _ in range(2)]
+        for (stage, kind), ready in self.planned.programs.pieces.items():
+            if kind != ONCE:
+                hardware = self.planned.stage_hardware[stage]
+                device = replace(hardware.device, launch_seconds=0.0, host_seconds=0.0)
+                other = program_seconds(ready.program, replace(hardware, device=device))
+                found[not runs_per_micro_batch(kind)][stage] += self._seconds((stage, kind)) - other
+        each, update = map(tuple, found)
+        return each, update
 
     @cached_property
     def _transfers(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
