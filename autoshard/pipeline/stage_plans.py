@@ -19,7 +19,7 @@ from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
 from autoshard.search.named import is_named
-from autoshard.search.named.plans import REDUCED_ONCE
+from autoshard.search.named.plans import PART_OF_STEP, REDUCED_ONCE
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
@@ -112,6 +112,7 @@ def _planned(
         roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
         graph = replace(graph, roles=tuple(roles))
     asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
-    options = {**options, **({REDUCED_ONCE: True} if is_named(mode) else {})}
+    known = {REDUCED_ONCE: True, PART_OF_STEP: bool(traced.graph.updates)} if is_named(mode) else {}
+    options = {**options, **known}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)

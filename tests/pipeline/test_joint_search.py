@@ -72,7 +72,7 @@ def _made(name, choice: StageChoice):
 
 
 def test_choices_that_a_named_plan_does_not_fit_are_passed_over():
-    """4 parts do not divide 2 rows, of stages without parameters zero1 is no plan, and one device has no axis dp."""
+    """4 parts do not divide 2 rows, and one device has no axis dp."""
     found = plan_pipeline(step_of(256, 8, 16), mesh="4", pipeline="auto", schedule="gpipe", search="zero1")
     assert found.searched is not None and found.searched.priced > 1
     found = plan_pipeline(step_of(256, 8), mesh="2", pipeline="auto", schedule="gpipe", search="zero3(dp)")

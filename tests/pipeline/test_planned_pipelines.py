@@ -90,6 +90,16 @@ def test_groups_of_other_sizes(step):
     assert "bubble" in told
 
 
+def test_a_stage_that_updates_nothing_is_part_of_a_training_step(step):
+    """The last stage has nothing but its use of the table, which the first one owns."""
+    stages = {"layers.{0..3}": 0, "table": 0, "reduce_mean": 1}
+    planned, _ = check_equal(step, mesh="pp=2,dp=2", micro_batches=2, stages=stages, search="zero1")
+    assert not planned.whole.pipeline.stages[1].parameters
+    net = trace(nn.Dense(6, 6, dtype="f64"), X)
+    with pytest.raises(PlanError, match="it is no training step"):
+        plan_pipeline(net, mesh="pp=1,dp=2", micro_batches=2, search="zero1")
+
+
 def test_stages_of_one_device_and_by_name(step):
     stages = {"layers.{0..1}": 0, "layers.2": 1, "layers.3": 2}
     planned, _ = check_equal(step, mesh="pp=3", micro_batches=4, stages=stages)

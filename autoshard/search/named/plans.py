@@ -45,6 +45,8 @@ from autoshard.transform.recompute import regather, regather_values
 from autoshard.transform.sums import summed_first
 from autoshard.util.errors import PlanError
 
+PART_OF_STEP = "part_of_step"
+"""The option that says that what is planned is a stage of a training step, which may update nothing itself."""
 REDUCED_ONCE = "reduced_once"
 """The option of a problem that stands for one of several micro batches of a stage: gradients are added up before a
 reduction, and each pass is a program of its own, which lets go of what it has gathered."""
@@ -114,7 +116,7 @@ class _Maker:
         return PlanError(f"the named plan {self.recipe.name!r} does not fit {self.graph.name!r}: {why}")
 
     def _check(self) -> None:
-        if self.recipe.zero in (1, 2) and not self.structure.updates:
+        if self.recipe.zero in (1, 2) and not self.structure.updates and not self.problem.options.get(PART_OF_STEP):
             raise self._refuse(
                 "it is no training step: no operator updates a parameter from a gradient, and optimizer states and "
                 "gradients are all that it splits besides the batch; without them it is 'data_parallel', and 'zero3' "
