@@ -207,7 +207,8 @@ def each_schedule(
 
 def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tuple[RankGroup, ...]:
     if not isinstance(pipeline, str):
-        if not isinstance(pipeline, Sequence) or not all(isinstance(one, RankGroup) for one in pipeline):
+        are_groups = isinstance(pipeline, Sequence) and all(isinstance(one, RankGroup) for one in pipeline)
+        if not are_groups or not pipeline:
             raise PlanError(
                 f"pipeline is {pipeline!r}; give an axis of the mesh, meshes 'tp=2/tp=2', 'auto', or groups"
             )

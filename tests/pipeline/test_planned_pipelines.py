@@ -220,6 +220,8 @@ def test_cuts_are_as_good_as_any():
         ({"mesh": "pp=64"}, StageError, "cannot be cut into 64 stages: its forward pass has"),
         ({"mesh": "dp=2"}, MeshError, "no axis 'pp' for stages to lie along; its axes: dp"),
         ({}, PlanError, "give the mesh, such as 'pp=2,dp=2'"),
+        ({"pipeline": "tp=2/"}, MeshError, "that of group 1 is empty; write"),
+        ({"pipeline": ()}, PlanError, r"pipeline is \(\); give an axis of the mesh"),
         ({"mesh": "8", "pipeline": "tp=2/tp=2"}, PlanError, "have 4 devices in all, but there are 8"),
         ({"mesh": "pp=2", "stages": {"layers.0": 0, "layers.1": 1, "layers.2": 2}}, StageError, "3 stages are given"),
         ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "cannot read the plan plan.json"),

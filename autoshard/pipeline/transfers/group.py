@@ -56,9 +56,16 @@ def read_groups(text: str) -> tuple[RankGroup, ...]:
     """Groups of consecutive ranks from the text of their meshes: `tp=2/dp=2,tp=2/tp=2`.
 
     Raises:
-        MeshError: a mesh that cannot be read.
+        MeshError: a mesh that cannot be read, or none between two strokes.
     """
-    return stacked([Mesh.parse(part) for part in text.split("/")])
+    parts = text.split("/")
+    if not all(part.strip() for part in parts):
+        place = next(i for i, part in enumerate(parts) if not part.strip())
+        raise MeshError(
+            f"cannot read the meshes {shortened(repr(text), 80)} of the stages: that of group {place} is empty; write "
+            "e.g. 'tp=2/dp=2,tp=2/tp=2'"
+        )
+    return stacked([Mesh.parse(part) for part in parts])
 
 
 def stacked(meshes: Sequence[Mesh]) -> tuple[RankGroup, ...]:
