@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import autoshard as ash
+import autoshard.mindspore as ms
 from autoshard import Model, Parameter, nn, ops
 from autoshard.mindspore import set_seed
 from autoshard.mindspore.callbacks import TrainingError
@@ -112,6 +113,7 @@ def test_ranks_equal_one_device(settings):
         lambda net: nn.SGD(net.trainable_params(), 0.1),
         lambda net: nn.Momentum(net.trainable_params(), [0.1, 0.05, 0.01], 0.9, use_nesterov=True),
         lambda net: nn.AdamW(net.trainable_params(), 0.01, eps=1e-4),
+        lambda net: ms.nn.Momentum(net.trainable_params(), ms.nn.CosineDecayLR(0.01, 0.1, 4), 0.9),
     ],
 )
 def test_optimizers(optimizer):

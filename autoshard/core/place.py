@@ -133,7 +133,7 @@ def _made_here(rule: Rule, out: Sequence, shown: str) -> Iterator[tuple[int, int
     for i, (counts, dims) in enumerate(zip(out, rule.results, strict=False)):
         shape = rule.result_shape(i)
         for at, dim in enumerate(dims if isinstance(counts, tuple) and len(counts) == len(dims) else ()):
-            if dim and own.isdisjoint(dim):
+            if not own.issuperset(dim):
                 where = f"dim {at} of result {i}"
                 count = _checked_count(counts[at], shape[at], dim, f"{shown}: {where}")
                 yield from _share(rule, dim, count, where, shown)

@@ -42,6 +42,17 @@ class First:
         return self.primitive(*operands)[0]
 
 
+class Repeated(First):
+    """A primitive with a last operand that is no tensor."""
+
+    def __init__(self, primitive: Any, last: Any) -> None:
+        super().__init__(primitive)
+        self.last = last
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.primitive(*operands, self.last)
+
+
 # What is made, its operands, and strategies.
 CASES: dict[str, tuple[Any, list[np.ndarray], list[tuple]]] = {
     "Conv2D": (lambda: ops.Conv2D(4, 3, pad_mode="same"), [IMAGE, f(4, 6, 3, 3)], [
@@ -60,6 +71,19 @@ CASES: dict[str, tuple[Any, list[np.ndarray], list[tuple]]] = {
     "RealDiv": (lambda: ops.RealDiv(), [ROWS, np.abs(f(12)) + 1], [((2, 4), (4,))]),
     "Argmax": (lambda: ops.Argmax(), [ROWS], [((8, 1),), ((2, 1),)]),
     "Gather": (lambda: ops.Gather(), [ROWS, IDS], [((8, 1), (1,)), ((1, 2), (4,))]),
+    "GatherNd": (lambda: ops.GatherNd(), [IMAGE, np.stack([IDS % 4, IDS % 6], -1)], [
+        ((1, 1, 2, 1), (4, 1)), ((1, 1, 1, 2), (1, 1)), ((1, 1, 1, 1), (8, 1)),
+    ]),
+    "TensorScatterUpdate": (lambda: ops.TensorScatterUpdate(), [ROWS, IDS[:4, None], f(4, 12)], [
+        ((1, 4), (1, 1), (1, 4)),
+    ]),
+    "EmbeddingLookup": (lambda: Repeated(ops.EmbeddingLookup(), 1), [ROWS, IDS], [((1, 2), (4,)), ((8, 1), (1,))]),
+    "Tile": (lambda: Repeated(ops.Tile(), (8, 1)), [ROWS[:1]], [((8, 1),), ((4, 2),)]),
+    "Tile-rows": (lambda: Repeated(ops.Tile(), (4, 2)), [ROWS], [((4, 2),), ((2, 1),)]),
+    "Tile-lead": (lambda: Repeated(ops.Tile(), (2, 1, 1)), [ROWS], [((2, 4, 1),), ((1, 2, 2),)]),
+    "MaskedFill": (lambda: Repeated(ops.MaskedFill(), 0.5), [ROWS, ROWS > 0], [
+        ((4, 2), (4, 2), ()), ((2, 1), (2, 1)),
+    ]),
     "FlashAttentionScore": (lambda: ops.FlashAttentionScore(6, scale_value=0.5, input_layout="BNSD"), HEADS, [
         ((2, 2, 1, 1),) * 3, ((4, 1, 2, 1), (4, 1, 1, 1), (4, 1, 1, 1)),
     ]),
@@ -83,6 +107,14 @@ def test_split_equals_whole(name: str) -> None:
         made = [node for node in planned.graph.nodes if node.op is primitive.operator]
         assert made and planned.plan.decisions[made[0]].cause.kind == "configured"
         np.testing.assert_allclose(planned.run(*operands), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_a_filled_value_that_is_a_tensor_has_an_entry_of_its_own() -> None:
+    fill, operands = ops.MaskedFill().shard(((4, 2), (4, 2), ())), (ROWS, ROWS > 0, np.float32(0.5))
+    planned = ash.plan(lambda x, mask, value: fill(x, mask, value), operands, devices=8)
+    (node,) = [node for node in planned.graph.nodes if node.op.name == "Select"]
+    assert planned.plan.decisions[node].cause.kind == "configured"
+    np.testing.assert_array_equal(planned.run(*operands), np.where(ROWS > 0, np.float32(0.5), ROWS))
 
 
 def test_one_hot_takes_and_tells_mindspores_strategy() -> None:

@@ -20,6 +20,15 @@ from autoshard.mindspore.nn.conv import (
     MaxPool1d,
     MaxPool2d,
 )
+from autoshard.mindspore.nn.dynamic_lr import (
+    cosine_decay_lr,
+    exponential_decay_lr,
+    inverse_decay_lr,
+    natural_exp_decay_lr,
+    piecewise_constant_lr,
+    polynomial_decay_lr,
+    warmup_lr,
+)
 from autoshard.mindspore.nn.layers import (
     ELU,
     GELU,
@@ -45,6 +54,14 @@ from autoshard.mindspore.nn.layers import (
     Softsign,
     Tanh,
     get_activation,
+)
+from autoshard.mindspore.nn.learning_rate_schedule import (
+    CosineDecayLR,
+    ExponentialDecayLR,
+    InverseDecayLR,
+    NaturalExpDecayLR,
+    PolynomialDecayLR,
+    WarmUpLR,
 )
 from autoshard.mindspore.nn.loss import (
     BCELoss,
@@ -72,11 +89,13 @@ _ABOVE = {"TrainOneStepCell": "autoshard.mindspore.one_step"}
 __all__ = [
     "ELU", "GELU", "SGD", "AdaptiveAvgPool2d", "Adam", "AdamWeightDecay", "AvgPool1d", "AvgPool2d", "BCELoss",
     "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d", "Conv2d",
-    "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "FastGelu", "Flatten", "GradAccumulationCell", "GroupNorm",
-    "HSigmoid", "HSwish", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax",
-    "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss", "PReLU", "Pad",
-    "PipelineCell", "ReLU", "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax",
-    "SoftmaxCrossEntropyWithLogits", "Softsign", "Tanh", "WithLossCell", "get_activation",
+    "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "ExponentialDecayLR", "FastGelu", "Flatten",
+    "GradAccumulationCell", "GroupNorm", "HSigmoid", "HSwish", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss",
+    "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d",
+    "Mish", "Momentum", "NLLLoss", "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "PolynomialDecayLR", "ReLU",
+    "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits",
+    "Softsign", "Tanh", "WarmUpLR", "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation",
+    "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
 ]  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from autoshard.mindspore.ops import loss as _loss
 from autoshard.mindspore.ops import math as _math
 from autoshard.mindspore.ops import neural as _neural
 from autoshard.mindspore.ops import shapes as _shapes
+from autoshard.mindspore.ops import state as _state
 from autoshard.mindspore.ops import windows as _windows
 from autoshard.mindspore.ops.primitive import PRIMITIVES as _PRIMITIVES
 from autoshard.ops.primitive import Primitive
 from autoshard.util.offered import NotOfferedError
 
-_PAGES = (_math, _shapes, _index, _neural, _windows, _loss)
+_PAGES = (_math, _shapes, _index, _neural, _windows, _loss, _state)
 _OFFERED: dict[str, Any] = {name: getattr(page, name) for page in _PAGES for name in _PRIMITIVES if name in vars(page)}
 _OFFERED.update({name: getattr(functional, name) for name in functional.__all__}, Primitive=Primitive)
 

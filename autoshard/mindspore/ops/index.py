@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops.primitive import plain, primitive
+from autoshard.ops.hlo_scatter import REPLACE
 from autoshard.util.errors import ShapeError, StrategyError
 
 
@@ -75,3 +78,93 @@ def UnsortedSegmentSum(input_x, segment_ids, num_segments):
             f"UnsortedSegmentSum: segment_ids {tuple(segment_ids.shape)} must be the first of {tuple(input_x.shape)}"
         )
     return core.gather_grad(input_x, segment_ids, size=plain(num_segments), axis=0)
+
+
+@primitive("EmbeddingLookup", core.gather)
+def EmbeddingLookup(input_params, input_indices, offset):
+    """Slices along the first dim, one per index less `offset`; an index outside gives zeros."""
+    offset = plain(offset)
+    indices = core.scalar_add(input_indices, addend=-offset) if offset else input_indices
+    return core.gather(input_params, indices, axis=0)
+
+
+# -- by indices with a number for each of the first dims, in their last dim
+
+
+@primitive("GatherNd", core.gather_slices)
+def GatherNd(input_x, indices):
+    """Slices by index along the first dims. Below 0 it counts from the back; others outside are an error."""
+    sizes, depth = tuple(input_x.shape), _depth(input_x, indices, "GatherNd")
+    picks, rest = len(indices.shape) - 1, sizes[depth:]
+    return core.gather_slices(
+        input_x,
+        _inside(input_x, indices, depth),
+        offset_dims=tuple(range(picks, picks + len(rest))),
+        collapsed_slice_dims=tuple(range(depth)),
+        start_index_map=tuple(range(depth)),
+        index_vector_dim=picks,
+        slice_sizes=(1,) * depth + rest,
+    )
+
+
+@primitive("TensorScatterUpdate", core.scatter_slices)
+def TensorScatterUpdate(input_x, indices, updates):
+    """The tensor with `updates` for the slices that the indices name (as of GatherNd), of equal ones the last."""
+    return core.scatter_slices(
+        *_updated(input_x, indices, updates, "TensorScatterUpdate"), body=REPLACE, **_places(input_x, indices)
+    )
+
+
+@primitive("TensorScatterAdd", core.scatter_add_slices)
+def TensorScatterAdd(input_x, indices, updates):
+    """The tensor with `updates` added to the slices that the indices name (as of GatherNd)."""
+    return core.scatter_add_slices(
+        *_updated(input_x, indices, updates, "TensorScatterAdd"), **_places(input_x, indices)
+    )
+
+
+def _depth(x: Any, indices: Any, what: str) -> int:
+    """How many dims an index tells of."""
+    shape = tuple(indices.shape)
+    if not shape or not 1 <= shape[-1] <= len(x.shape):
+        raise ShapeError(
+            f"{what}: indices {shape} of input_x {tuple(x.shape)}; their last dim has a number for each of its first "
+            f"dims, at most {len(x.shape)}"
+        )
+    return shape[-1]
+
+
+def _inside(x: Any, indices: Any, depth: int) -> Any:
+    """The indices, counted from the front; those outside are an error of the run."""
+    lead = tuple(indices.shape)[:-1]
+    begin = (0,) * len(lead)
+    columns = []
+    for dim in range(depth):
+        column = core.strided_slice(indices, begin=(*begin, dim), end=(*lead, dim + 1))
+        size = x.shape[dim]
+        table = np.arange(size, dtype=element(indices.dtype).numpy)
+        columns.append(core.gather(table, core.squeeze(column, axis=(len(lead),)), axis=0, bound=size))
+    return core.stack(*columns, axis=len(lead))
+
+
+def _updated(x: Any, indices: Any, updates: Any, what: str) -> tuple[Any, Any, Any]:
+    """The operands of a scatter, checked."""
+    depth = _depth(x, indices, what)
+    wanted = (*indices.shape[:-1], *x.shape[depth:])
+    if tuple(updates.shape) != wanted or element(updates.dtype) != element(x.dtype):
+        raise ShapeError(
+            f"{what}: updates are {element(updates.dtype)}{list(updates.shape)}; for indices {tuple(indices.shape)} of "
+            f"input_x {element(x.dtype)}{list(x.shape)} they are {element(x.dtype)}{list(wanted)}"
+        )
+    return x, _inside(x, indices, depth), updates
+
+
+def _places(x: Any, indices: Any) -> dict[str, Any]:
+    """Which dims of a scatter's operands belong together."""
+    depth, lead = indices.shape[-1], len(indices.shape) - 1
+    return {
+        "update_window_dims": tuple(range(lead, lead + len(x.shape) - depth)),
+        "inserted_window_dims": tuple(range(depth)),
+        "scatter_dims_to_operand_dims": tuple(range(depth)),
+        "index_vector_dim": lead,
+    }

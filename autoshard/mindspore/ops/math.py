@@ -7,6 +7,7 @@ from typing import Any
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops.primitive import plainly, primitive, tensors
+from autoshard.ops.primitive import current_primitive
 from autoshard.util.errors import ShapeError, StrategyError
 
 Abs = plainly("Abs", core.abs, "input")
@@ -154,11 +155,25 @@ def Cast(input_x, dtype):
     return core.cast(input_x, dtype=element(dtype).name)
 
 
-@primitive("MaskedFill", core.masked_fill)
+def _masked_fill_strategy(called: Any, given: Any, out: Any) -> tuple[Any, Any]:
+    """MindSpore's strategy may have the entry () for the value, which is no operand where it is a number."""
+    is_operand = hasattr(called["value"], "__autoshard_apply__")
+    return (given if is_operand or given[2:] != ((),) else given[:2]), out
+
+
+@primitive("MaskedFill", core.masked_fill, strategy_of_call=_masked_fill_strategy)
 def MaskedFill(input_x, mask, value):
     """The tensor with `value`, a number or a tensor without dims, where the mask is true."""
     if hasattr(value, "__autoshard_apply__"):
-        return core.select(mask, core.cast(value, dtype=element(input_x.dtype).name), input_x)
+        select, own = core.primitive_class(core.select)(), current_primitive()
+        if own is not None and own.in_strategy is not None:
+            x, fill, *rest = own.in_strategy
+            select.in_strategy, select.out_strategy, select.source = (
+                (fill, *(rest or [()]), x),
+                own.out_strategy,
+                own.source,
+            )
+        return select(mask, core.cast(value, dtype=element(input_x.dtype).name), input_x)
     return core.masked_fill(input_x, mask, value=float(value))
 
 

@@ -10,7 +10,8 @@ called with. `shard` fixes the strategy of the first use of the operator that is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,7 @@ class Named(Primitive):
     made_with: ClassVar[inspect.Signature]
     called_with: ClassVar[inspect.Signature]
     strategy: ClassVar[Callable | None]
+    strategy_of_call: ClassVar[Callable | None]
 
     def __repr__(self) -> str:
         usual = {name: one.default for name, one in self.made_with.parameters.items()}
@@ -49,7 +51,8 @@ class Named(Primitive):
     def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
         given = _bound(type(self).__name__, self.called_with, args, attrs, "called with")
         noted = len(getattr(active(), "annotations", ()))
-        found = as_tensors(type(self).function(*given.values(), **self.attrs))
+        with self._strategy_for(given):
+            found = as_tensors(type(self).function(*given.values(), **self.attrs))
         taken = active() is None or len(active().annotations) > noted
         if self.in_strategy is not None and not taken and not _are_numbers(found):
             raise StrategyError(
@@ -57,6 +60,17 @@ class Named(Primitive):
                 f"{type(self).__name__} is other operators than {self.operator.name}, and takes no strategy"
             )
         return found
+
+    @contextmanager
+    def _strategy_for(self, given: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the strategy as the operator has it for what the primitive is called with."""
+        translate, before = type(self).strategy_of_call, (self.in_strategy, self.out_strategy)
+        if translate is not None and self.in_strategy is not None:
+            self.in_strategy, self.out_strategy = translate(given, *before)
+        try:
+            yield
+        finally:
+            self.in_strategy, self.out_strategy = before
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """Fix how the operator is split, by MindSpore's tuple per tensor operand or Layouts; returns the primitive.
@@ -70,13 +84,16 @@ class Named(Primitive):
         return super().shard(in_strategy, out_strategy)
 
 
-def primitive(name: str, operator: Operator, strategy: Callable | None = None) -> Callable[[Callable], type[Named]]:
+def primitive(
+    name: str, operator: Operator, strategy: Callable | None = None, strategy_of_call: Callable | None = None
+) -> Callable[[Callable], type[Named]]:
     """Decorates the function that says MindSpore's primitive `name`; gives its class.
 
     Args:
         operator: the operator that takes the strategies of `shard`, and the primitive's name.
         strategy: from (attributes, in_strategy, out_strategy), as MindSpore has these, to both as the operator has
             them, where they differ.
+        strategy_of_call: the same from (what the primitive is called with, in_strategy, out_strategy).
     """
 
     def define(function: Callable) -> type[Named]:
@@ -95,7 +112,8 @@ def primitive(name: str, operator: Operator, strategy: Callable | None = None) -
                 "function": staticmethod(function),
                 "made_with": made_with,
                 "called_with": inspect.Signature([one for one in parameters if one.kind is not keyword]),
-                "strategy": staticmethod(strategy) if strategy is not None else None,
+                "strategy": None if strategy is None else staticmethod(strategy),
+                "strategy_of_call": None if strategy_of_call is None else staticmethod(strategy_of_call),
             },
         )
         PRIMITIVES[name] = kind

@@ -9,6 +9,7 @@ import numpy as np
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
+from autoshard.layout.layout import Layout
 from autoshard.mindspore.ops.primitive import plain, primitive
 from autoshard.util.errors import ShapeError
 
@@ -173,7 +174,16 @@ def _several(results: Any) -> tuple:
     return results if isinstance(results, tuple) else (results,)
 
 
-@primitive("Tile", core.tile)
+def _tile_strategy(called: Any, given: Any, out: Any) -> tuple[Any, Any]:
+    """MindSpore's strategy has the parts of the result: where a dim is repeated, those of its copies."""
+    copies = plain(called["dims"])
+    if len(given) != 1 or isinstance(given[0], Layout) or len(given[0]) != len(copies):
+        return given, out
+    own = tuple(1 if count > 1 else parts for parts, count in zip(given[0], copies, strict=True))
+    return (own[len(copies) - len(called["input"].shape) :],), out or given
+
+
+@primitive("Tile", core.tile, strategy_of_call=_tile_strategy)
 def Tile(input, dims):
     """dims[i] copies side by side along dim i."""
     return core.tile(input, multiples=plain(dims))

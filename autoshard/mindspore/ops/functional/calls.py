@@ -7,7 +7,7 @@ from typing import Any
 
 from autoshard.mindspore.ops import index as lookups
 from autoshard.mindspore.ops import math as elementwise
-from autoshard.mindspore.ops import neural, shapes
+from autoshard.mindspore.ops import neural, shapes, state
 from autoshard.mindspore.ops.primitive import Named
 
 
@@ -70,6 +70,12 @@ size = _function(shapes.Size)
 gather_d = _function(lookups.GatherD)
 gather_elements = _function(lookups.GatherD, "input", "dim", "index")
 unsorted_segment_sum = _function(lookups.UnsortedSegmentSum)
+gather_nd = _function(lookups.GatherNd)
+tensor_scatter_add = _function(lookups.TensorScatterAdd)
+tensor_scatter_update = _function(lookups.TensorScatterUpdate)
+assign = _function(state.Assign)
+assign_add = _function(state.AssignAdd)
+assign_sub = _function(state.AssignSub)
 stop_gradient = _function(elementwise.StopGradient)
 bias_add = _function(neural.BiasAdd)
 bmm = _function(neural.BatchMatMul, "input_x", "mat2")
