@@ -37,7 +37,12 @@ LAYERS = [
     ["autoshard.optimize"],
     ["autoshard.search", "autoshard.runtime", "autoshard.trace"],
     ["autoshard.engines", "autoshard.search.planned"],
-    ["autoshard.mindspore.tensor", "autoshard.mindspore.layout", "autoshard.mindspore.sharding"],
+    [
+        "autoshard.mindspore.tensor",
+        "autoshard.mindspore.layout",
+        "autoshard.mindspore.sharding",
+        "autoshard.mindspore.instead",
+    ],
     ["autoshard.mindspore.common", "autoshard.mindspore.ops"],
     ["autoshard.mindspore.nn"],
     ["autoshard.nn", "autoshard.optim"],

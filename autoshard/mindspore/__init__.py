@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from autoshard.mindspore.instead import INSTEAD
 from autoshard.util.offered import NotOfferedError
 
 _HOME = {
@@ -27,7 +28,7 @@ _HOME = {
         "get_algo_parameters", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
         "reset_algo_parameters", "set_algo_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
     ),
-    "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "lazy_inline", "set_seed"),
+    "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "jit", "lazy_inline", "set_seed"),
     "autoshard.mindspore.gradients": ("grad", "value_and_grad"),
     "autoshard.mindspore.model": ("Model",),
     "autoshard.mindspore.callbacks": (
@@ -59,7 +60,9 @@ def __getattr__(name: str) -> Any:
     elif name in _DTYPES:
         value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
     else:
-        raise NotOfferedError(f"autoshard.mindspore does not offer MindSpore's {name!r}", name, lambda: __all__)
+        raise NotOfferedError(
+            f"autoshard.mindspore does not offer MindSpore's {name!r}", name, lambda: __all__, INSTEAD.get(name, "")
+        )
     globals()[name] = value
     return value
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable
 
 class NotOfferedError(AttributeError):
     """A name that a module lacks, and those near to it: looked for when the message is read, as tools that look for an
-    object's home ask every module for every name."""
+    object's home ask every module for every name. `instead` says what to take in its place, where somebody knows."""
 
-    def __init__(self, message: str, name: str, known: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, message: str, name: str, known: Callable[[], Iterable[str]], instead: str = "") -> None:
         super().__init__(message, name=name)
-        self._known = known
+        self._known, self._instead = known, instead
 
     def __str__(self) -> str:
+        if self._instead:
+            return f"{super().__str__()}; {self._instead}"
         near = difflib.get_close_matches(str(self.name), list(self._known()), n=3)
         return super().__str__() + (f"; did you mean {', '.join(near)}?" if near else "")

@@ -195,8 +195,9 @@ CASES = {
 OTHERS = {
     "Adam", "AdamW", "AdamWeightDecay", "Cell", "GradAccumulationCell", "LossBase", "MLP", "Momentum", "Optimizer",
     "Parameter", "PipelineCell", "SGD", "get_activation",
+    *(name for name in nn.__all__ if name.endswith(("DecayLR", "WarmUpLR", "_lr"))),
 }  # fmt: skip
-"""No layers and no losses; MLP is FeedForward."""
+"""No layers and no losses: optimizers, learning rates, ...; MLP is FeedForward."""
 
 
 class Squares(nn.Cell):

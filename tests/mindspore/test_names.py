@@ -116,7 +116,7 @@ DO = {
         "AutoParallel Layout Metric Model load_distributed_checkpoint merge_sliced_parameter rank_list_for_transform "
         "reshard shard transform_checkpoint_by_rank transform_checkpoints load_checkpoint save_checkpoint"
     ),
-    "mindspore/test_split.py": "FlashAttentionScore",
+    "mindspore/test_split.py": "FlashAttentionScore jit",
     "mindspore/test_stages.py": "GradAccumulationCell PipelineCell lazy_inline",
     "test_context.py": "get_auto_parallel_context get_context set_context get_group_size get_rank init release",
     "test_model.py": "Cell CheckpointConfig History LossMonitor ModelCheckpoint TimeMonitor load_param_into_net",
@@ -240,3 +240,12 @@ def test_old_names_still_work_and_name_the_new_ones() -> None:
         _ = ash.nn.TransformerEncoderLayer
     with pytest.raises(AttributeError, match="does not offer MindSpore's 'Conv2DTranspos'"):
         _ = ops.Conv2DTranspos
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "instead"),
+    [(ms, "amp", "loss_scale="), (nn, "LSTM", "nn.Dense"), (nn, "Conv2dTranspose", "from_torch")],
+)
+def test_what_is_not_offered_says_what_to_take_instead(page: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"does not offer MindSpore's '{name}'; .*{instead}"):
+        getattr(page, name)

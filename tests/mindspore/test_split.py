@@ -158,6 +158,7 @@ class Tokens(nn.Cell):
         self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
         self.loss.sparse_softmax_cross_entropy.shard(((8, 1), (8,)))
 
+    @ms.jit(jit_level="O1")
     def construct(self, ids: Any) -> Any:
         return self.loss(self.dropout(self.dense(self.embedding(ids))).reshape(-1, 6), ids.reshape(-1) % 6)
 
@@ -174,6 +175,19 @@ def test_strategies_of_layers_are_those_of_mindspores_primitives() -> None:
     want = net(ids)
     net.dropout.counter.set_data(np.zeros((), np.int32))
     np.testing.assert_allclose(planned.run(ids), want, rtol=1e-5)
+
+
+def test_class_numbers_go_through_one_hot_where_that_is_split() -> None:
+    loss, labels = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), np.arange(8, dtype=np.int32)
+    want = loss(ROWS, labels)
+    loss.one_hot.shard(((8, 1), (), ()))
+    loss.softmax_cross_entropy.shard(((4, 1), (4, 1)))
+    planned = ash.plan(ash.trace(loss, ROWS, labels), devices=8)
+    configured = [
+        node.op.name for node in planned.graph.nodes if planned.plan.decisions[node].cause.kind == "configured"
+    ]
+    assert configured == ["OneHot", "SoftmaxCrossEntropyWithLogits"]
+    np.testing.assert_allclose(planned.run(ROWS, labels), want, rtol=1e-6)
 
 
 class Vision(nn.Cell):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from autoshard.mindspore.common.initializer import initializer
+from autoshard.mindspore.common.jit import jit
 from autoshard.mindspore.common.lazy_inline import lazy_inline
 from autoshard.mindspore.tensor import Tensor
 from autoshard.trace.initializer import get_seed, set_seed
 from autoshard.trace.parameter import Parameter
 
-__all__ = ["Parameter", "ParameterTuple", "Tensor", "get_seed", "initializer", "lazy_inline", "set_seed"]
+__all__ = ["Parameter", "ParameterTuple", "Tensor", "get_seed", "initializer", "jit", "lazy_inline", "set_seed"]
 
 
 class ParameterTuple(tuple):

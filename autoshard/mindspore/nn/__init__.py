@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from autoshard.mindspore.instead import INSTEAD
 from autoshard.mindspore.nn.conv import (
     AdaptiveAvgPool2d,
     AvgPool1d,
@@ -102,7 +103,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(import_module(_ABOVE[name]), name)
-    raise NotOfferedError(f"autoshard.mindspore.nn does not offer MindSpore's {name!r}", name, lambda: __all__)
+    raise NotOfferedError(
+        f"autoshard.mindspore.nn does not offer MindSpore's {name!r}", name, lambda: __all__, INSTEAD.get(name, "")
+    )
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore import ops
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.trace.cell import Cell
@@ -33,16 +36,24 @@ class LossBase(Cell):
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
-    """Logits [n, c] against class numbers [n] (`sparse`) or class probabilities [n, c]."""
+    """Logits [n, c] against class numbers [n] (`sparse`) or class probabilities [n, c].
+
+    Class numbers become probabilities by `one_hot` where that or `softmax_cross_entropy` has a strategy.
+    """
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
         self.sparse = sparse
         self.sparse_softmax_cross_entropy = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
         self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
+        self.one_hot = ops.OneHot()
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        if self.sparse:
+        by_one_hot = (self.one_hot.in_strategy, self.softmax_cross_entropy.in_strategy) != (None, None)
+        if self.sparse and by_one_hot:
+            on, off = (np.asarray(value, element(logits.dtype).numpy) for value in (1, 0))
+            labels = self.one_hot(labels, logits.shape[-1], on, off)
+        if self.sparse and not by_one_hot:
             rows = self.sparse_softmax_cross_entropy(logits, labels)
         else:
             rows = self.softmax_cross_entropy(logits, labels)[0]

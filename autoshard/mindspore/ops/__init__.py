@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from autoshard.mindspore.instead import INSTEAD
 from autoshard.mindspore.ops import functional
 from autoshard.mindspore.ops import index as _index
 from autoshard.mindspore.ops import loss as _loss
@@ -39,7 +40,9 @@ def __getattr__(name: str) -> Any:
         return _OFFERED[name]
     if name in _ABOVE:
         return getattr(import_module(_ABOVE[name]), name)
-    raise NotOfferedError(f"autoshard.mindspore.ops does not offer MindSpore's {name!r}", name, lambda: __all__)
+    raise NotOfferedError(
+        f"autoshard.mindspore.ops does not offer MindSpore's {name!r}", name, lambda: __all__, INSTEAD.get(name, "")
+    )
 
 
 def __dir__() -> list[str]:
