@@ -29,7 +29,6 @@ REFUSALS = {
     "nn.functional.ctc_loss": "its lengths are data",
     "nn.functional.fractional_max_pool2d": "windows are placed by random numbers",
     "nn.functional.fractional_max_pool3d": "windows are placed by random numbers",
-    "nn.functional.gaussian_nll_loss": "it checks variances by their numbers, which torch.export cannot",
     "nn.functional.linear_cross_entropy": "weights beside label smoothing or targets that are probabilities",
     "nn.functional.linear_cross_entropy/chunked": _CHUNKED,
     "nn.functional.linear_cross_entropy/chunked_none": _CHUNKED,

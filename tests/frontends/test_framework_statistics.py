@@ -40,7 +40,9 @@ def torch_model(dims: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.first = norm(3, momentum=0.3)
-            self.body = layers.Sequential(convolution(3, 6, 3), norm(6), layers.ReLU(), convolution(6, 4, 1))
+            self.body = layers.Sequential(
+                convolution(3, 6, 3), norm(6, momentum=None), layers.ReLU(), convolution(6, 4, 1)
+            )
             self.head = layers.Linear(4, 5)
             self.last = layers.BatchNorm1d(5, affine=False)
 

@@ -234,6 +234,9 @@ CORNERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bounds": lambda zero, v: (
         F.hardtanh(zero, -1.0, 0.0) + F.relu6(zero) + F.relu6(v * 9) + F.hardtanh(v) + F.hardsigmoid(zero + 3)
     ).sum(),
+    "norm": lambda zero, v: (
+        torch.stack([zero, v * 3]).norm(p=0.5, dim=1).sum() + torch.stack([zero, v]).norm(p=-1, dim=0).sum()
+    ),
     "sinc": lambda zero, v: torch.sinc(zero).sum() + torch.sinc(v).sum(),
 }  # fmt: skip
 
@@ -259,7 +262,13 @@ def _distributed(net: Any, x: Tensor) -> Tensor:
     return policy.log_prob(x[:, :3]).sum() + chosen.sum() + prior.log_prob(net.v).mean()
 
 
-@pytest.mark.parametrize("loss", [_checked, _distributed])
+def _of_variances(net: Any, x: Tensor) -> Tensor:
+    means, variances = x @ net.w, net.v.sigmoid()
+    below = F.gaussian_nll_loss(means, x[:, :3], variances, full=True, eps=0.5)
+    return below + F.gaussian_nll_loss(means, x[:, :3], variances[:, 0], reduction="sum")
+
+
+@pytest.mark.parametrize("loss", [_checked, _distributed, _of_variances])
 def test_checks_of_values_are_left_out(loss: Callable[..., Tensor]) -> None:
     check_step(Net(loss), (example(),))
     with pytest.raises(ValueError, match="Expected parameter scale"):

@@ -29,6 +29,7 @@ from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
+from autoshard.frontends.torch.values import without_values
 from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
@@ -60,7 +61,7 @@ def seed_torch(seed: int) -> None:
 
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
-    distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks,
+    distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks, without_values,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""

@@ -163,19 +163,20 @@ def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False
         return do(ops.reduce_max if ord > 0 else ops.reduce_min, do(ops.abs, x), axis=over, keep_dims=keepdim)
     if ord == 0:
         return do(ops.reduce_sum, call.cast(truth(x)), axis=over, keep_dims=keepdim)
-    powers = do(ops.pow, do(ops.abs, x), number(ord, call.dtype))
+    powers = root(do(ops.abs, x), ord, call) if ord < 1 else do(ops.pow, do(ops.abs, x), number(ord, call.dtype))
     return root(do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), 1 / ord, call)
 
 
 def root(x: Any, power: float, call: Call) -> Any:
-    """x to a power between 0 and 1; where it is 0 without a gradient, as torch has it of norms."""
+    """x to a power, where x is 0 without a gradient, as torch has it of norms."""
     exponent = number(power, call.dtype)
     if not call.training:
         return do(ops.sqrt, x) if power == 0.5 else do(ops.pow, x, exponent)
     zero = do(ops.equal, x, number(0, call.dtype))
     safe = do(ops.select, zero, number(1, call.dtype), x)
     made = do(ops.sqrt, safe) if power == 0.5 else do(ops.pow, safe, exponent)
-    return do(ops.select, zero, do(ops.stop_gradient, x), made)
+    fixed = do(ops.stop_gradient, x) if power > 0 else number(math.inf, call.dtype)
+    return do(ops.select, zero, fixed, made)
 
 
 # -- order
