@@ -57,6 +57,12 @@ def _running(net: Any, y: Tensor) -> Tensor:
     return y - net.mean
 
 
+def _running_data(net: Any, y: Tensor) -> Tensor:
+    net.mean.data = net.mean.data * 0.9 + y.data.mean(0) * 0.1
+    net.mean.data.mul_(1.5)
+    return y - net.mean
+
+
 def _running_in_block(net: Any, y: Tensor) -> Tensor:
     with torch.no_grad():
         net.mean.mul_(0.9)
@@ -122,6 +128,8 @@ STOPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     ),
     "straight through": lambda net, x, y: ((y.round() - y).detach() + y).square().sum(),
     "a running mean": lambda net, x, y: F.smooth_l1_loss(_running(net, y), x[:, :3]),
+    "data": lambda net, x, y: (y - y.data * 0.5).square().mean() + (net.w.data * net.w).sum(),
+    "a running mean by data": lambda net, x, y: F.smooth_l1_loss(_running_data(net, y), x[:, :3]),
     "a running mean in a block": lambda net, x, y: F.smooth_l1_loss(_running_in_block(net, y), x[:, :3]),
     "a part changes": lambda net, x, y: _part_changes(net, y).sum(),
     "detach in place": lambda net, x, y: F.smooth_l1_loss(_detached_in_place(net, y), x[:, :3]),
@@ -181,6 +189,19 @@ def _changed_by_view(net: Any, y: Tensor) -> Tensor:
 def test_a_detached_tensor_that_changes_later_is_refused_by_its_line(change: Callable[[Any, Tensor], Tensor]) -> None:
     net = Net(lambda net, x: F.smooth_l1_loss(change(net, x @ net.w), x[:, :3]))
     with pytest.raises(ShapeError, match=r"gradients stop at .*test_torch_training.py:\d+ at a tensor that is changed"):
+        check_step(net, (example(),))
+
+
+def _data_set(net: Any, y: Tensor) -> Tensor:
+    y.data = y.data.tanh()
+    return y
+
+
+def test_data_that_is_set_of_what_has_a_gradient_is_refused_by_its_line() -> None:
+    net = Net(lambda net, x: _data_set(net, x @ net.w).sum())
+    with pytest.raises(
+        AutoshardError, match=r"at .*test_torch_training.py:\d+: tensor.data is set of a tensor that has"
+    ):
         check_step(net, (example(),))
 
 

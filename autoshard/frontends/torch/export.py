@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
+from autoshard.frontends.torch.data import data_as_detached
 from autoshard.frontends.torch.distributions import distributions_as_given
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
@@ -62,6 +63,7 @@ def seed_torch(seed: int) -> None:
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
     distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks, without_values,
+    data_as_detached,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
@@ -144,8 +146,7 @@ def _advice(error: Exception) -> str:
 
 _ADVICE = {
     "fake tensor in the exported program constant's list": (
-        "Where the module takes a gradient inside by torch.autograd.grad, say it by torch.func.grad; where it reads a "
-        "tensor's .data, by detach()"
+        "Where the module takes a gradient inside by torch.autograd.grad, say it by torch.func.grad"
     ),
     "in output, which is not a known type": (
         "The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
