@@ -342,3 +342,11 @@ def test_own_operator_has_the_gradient_it_says():
         np.testing.assert_allclose(slope[2, 3], (loss(x + step) - loss(x - step)) / 2e-6, rtol=1e-5, atol=1e-8)
     finally:
         remove("SquaredReLU")
+
+
+def test_a_session_tells_data_that_does_not_fit():
+    session = ash.plan(nn.Dense(6, 4), (np.ones((8, 6), np.float32),), mesh="dp=2").session
+    with pytest.raises(ash.errors.RuntimeSetupError, match=r"takes data for x f32\[8, 6\]; 0 were given"):
+        session.run([])
+    with pytest.raises(ash.errors.RuntimeSetupError, match=r"x is f32\[8, 6\], but got an array \(4, 6\)"):
+        session.cut([np.ones((4, 6), np.float32)])

@@ -78,7 +78,17 @@ class Session(Generic[P]):
         return (i for i, parameter in self._parameters.items() if isinstance(parameter.pending, Stored))
 
     def cut(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
-        """Whole arrays of data in the blocks that `run` and `step` take."""
+        """Whole arrays of data in the blocks that `run` and `step` take.
+
+        Raises:
+            RuntimeSetupError: not as many as the program takes, or of other shapes.
+        """
+        self._check_data(arrays)
+        for array, register in zip(arrays, self.data, strict=True):
+            if np.shape(array) != register.true.shape:
+                raise RuntimeSetupError(
+                    f"{self.program.name!r}: {register.name} is {register.true}, but got an array {np.shape(array)}"
+                )
         return [cut_one(array) for cut_one, array in zip(self._cutters, arrays, strict=True)]
 
     def run(self, data: Sequence[Parts]) -> list[Parts]:
@@ -87,8 +97,9 @@ class Session(Generic[P]):
         Old values are let go as soon as nothing needs them: a run that fails leaves none.
 
         Raises:
-            RuntimeSetupError: no values are loaded.
+            RuntimeSetupError: no values are loaded, or not as much data as the program takes.
         """
+        self._check_data(data)
         held, inputs = self._held, [[]] * len(self.program.inputs)
         for i, parts in zip(self._data, data, strict=True):
             inputs[i] = parts
@@ -104,6 +115,11 @@ class Session(Generic[P]):
             held[into] = outputs[out]
         self._stepped = bool(self._updates)
         return outputs
+
+    def _check_data(self, given: Sequence[Any]) -> None:
+        if len(given) != len(self.data):
+            named = ", ".join(f"{one.name} {one.true}" for one in self.data) or "none"
+            raise RuntimeSetupError(f"{self.program.name!r} takes data for {named}; {len(given)} were given")
 
     def _check_held(self, i: int) -> None:
         if i not in self._held:
