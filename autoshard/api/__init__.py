@@ -35,11 +35,12 @@ from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.device_memory import fit_device_memory
 from autoshard.search.exact.over_mesh_cuts import OPTIMAL
-from autoshard.search.memory_limit import MEMORY, check_limit, check_room, read_limit
+from autoshard.search.memory_limit import MEMORY, check_room, read_limit
 from autoshard.search.modes.auto import NAME as AUTO
 from autoshard.search.placement import PLACEMENT, placed
 from autoshard.search.planned import PlannedData
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import check_limit
 from autoshard.search.registry import check_options
 from autoshard.search.ring_attention import with_rings
 from autoshard.search.unmet_constraints import unmet_constraints
@@ -240,7 +241,7 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
             kept = memory is None and search in (DEFAULT_SEARCH, AUTO)
             found, memory = fit_device_memory(run, problem) if kept else (run(problem), memory)
         found = with_rings(found, problem.hardware)
-    check_limit(found, problem.options.get(MEMORY))
+    check_limit(problem, found)
     return found, unmet_constraints(problem, found), memory
 
 

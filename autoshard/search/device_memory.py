@@ -12,6 +12,7 @@ from autoshard.plan.plan import Plan
 from autoshard.search.exact.over_mesh_cuts import SMALL_NODES
 from autoshard.search.memory_limit import MEMORY, least_bytes
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import keeps_limit
 from autoshard.util.errors import MemoryLimitError
 
 
@@ -28,9 +29,10 @@ def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tupl
     free = mode(problem) if len(problem.graph.nodes) <= SMALL_NODES else None
     if free is not None and peak_memory(free) <= room:
         return free, None
+    limited = replace(problem, options={**problem.options, MEMORY: room})
     with suppress(MemoryLimitError):
-        found = mode(replace(problem, options={**problem.options, MEMORY: room}))
-        if peak_memory(found) <= room:
+        found = mode(limited)
+        if keeps_limit(limited, found):
             return found, room
     return (mode(problem) if free is None else free), None
 

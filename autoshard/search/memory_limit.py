@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autoshard.cost.memory import MemoryUse, memory_of, peak_memory
+from autoshard.cost.memory import MemoryUse
 from autoshard.ir.graph import Graph
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import MemoryLimitError, PlanError
@@ -58,27 +58,18 @@ def check_room(graph: Graph, devices: int, limit: int) -> None:
     )
 
 
-def check_limit(plan: Plan, limit: int | None) -> None:
-    """Refuse a plan that needs more memory than there is.
-
-    Raises:
-        MemoryLimitError: names the step that needs most, and the largest tensors in memory then.
-    """
-    if limit is None or peak_memory(plan) <= limit:
-        return
-    use = memory_of(plan)
-    raise MemoryLimitError(_told(plan, use, limit), needed=use.peak, limit=limit)
-
-
-def _told(plan: Plan, use: MemoryUse, limit: int) -> str:
+def over_limit(plan: Plan, use: MemoryUse, limit: int) -> MemoryLimitError:
+    """The error of a plan that needs more memory than there is: where that is, and the largest tensors there."""
     over, held = (
         use.peak - limit,
         _listed([f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in use.at(use.peak_moment)]),
     )
     advice = "" if plan.search == "optimal" else "; search='optimal' looks for the fastest plan that keeps the limit"
-    return (
+    return MemoryLimitError(
         f"the plan of {plan.search!r} for {plan.graph.name!r} is over the memory limit of {_exact(limit)} by "
-        f"{_exact(over)}: at {use.peak_at} a device holds {_exact(use.peak)} ({held}){advice}"
+        f"{_exact(over)}: at {use.peak_at} a device holds {_exact(use.peak)} ({held}){advice}",
+        needed=use.peak,
+        limit=limit,
     )
 
 

@@ -12,14 +12,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import operator_seconds, program_seconds, redistribution_seconds, sending_seconds
+from autoshard.cost.memory import memory_of, peak_memory
 from autoshard.cost.prices import Prices, prices_for
+from autoshard.cost.program_memory import program_memory, program_peak
 from autoshard.ir.graph import Node
 from autoshard.optimize import Saving, optimize, optimize_freely
 from autoshard.optimize.pipeline import BUCKET
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import MEMORY, over_limit
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
 from autoshard.transform.recompute import saves_memory
@@ -61,8 +63,39 @@ def _asked(plan: Plan) -> set[Node]:
 
 def price_of(problem: Problem, plan: Plan) -> float:
     """Seconds of a step of the program that the plan leads to."""
+    return program_seconds(_program(problem, plan), problem.hardware)
+
+
+def memory_needed(problem: Problem, plan: Plan) -> int:
+    """Bytes that a device needs for a plan: by the model that searches go by, or by its program where the model is over
+    the limit and the program needs less. Passes, which take long to find out what fits, are asked where it does before
+    them."""
+    limit, most = problem.options.get(MEMORY), peak_memory(plan)
+    if limit is None or most <= limit:
+        return most
+    before = program_peak(_lowered(plan))
+    return min(most, before if before > limit else program_peak(_program(problem, plan)))
+
+
+def keeps_limit(problem: Problem, plan: Plan) -> bool:
+    """Whether a device has the memory that a plan needs."""
     limit = problem.options.get(MEMORY)
-    return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
+    return limit is None or memory_needed(problem, plan) <= limit
+
+
+def check_limit(problem: Problem, plan: Plan) -> None:
+    """Refuse a plan that needs more memory than there is.
+
+    Raises:
+        MemoryLimitError: names the step that needs most, and the largest tensors in memory then.
+    """
+    if not keeps_limit(problem, plan):
+        uses = memory_of(plan), program_memory(_program(problem, plan), plan.graph)
+        raise over_limit(plan, min(uses, key=lambda use: use.peak), problem.options[MEMORY])
+
+
+def _program(problem: Problem, plan: Plan) -> Program:
+    return program_of(plan, problem.hardware, problem.passes, problem.options.get(MEMORY))[0]
 
 
 def _unlimited_price(problem: Problem, plan: Plan) -> float:

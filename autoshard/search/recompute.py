@@ -21,6 +21,7 @@ from autoshard.plan.plan import Plan
 from autoshard.search.flat import Search
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import keeps_limit
 from autoshard.transform.recompute import backward_begins, kept, recomputed
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes
@@ -43,7 +44,7 @@ def recomputing(mode: Search, problem: Problem) -> Plan:
     check(problem)
     limit, refused, best = problem.options.get(MEMORY), None, None
     free = mode(_with(problem, None))
-    if limit is None or peak_memory(free) <= limit:
+    if limit is None or keeps_limit(problem, free):
         return free
     try:
         best = mode(problem)
@@ -151,7 +152,7 @@ def _planned(mode: Search, problem: Problem, free: Plan, nodes: Sequence[Node], 
             search_stats=_stats(plan, _seconds(problem, plan), len(nodes)),
         )
         for plan in plans
-        if peak_memory(plan) <= limit
+        if keeps_limit(problem, plan)
     ]
 
 

@@ -139,15 +139,20 @@ def test_peaks_are_those_of_runs(world):
 
 
 def test_a_limit_is_kept_to_the_byte():
+    """What a plan's program needs, as reports have it, is enough for it."""
     step = training()
-    needed = peak_memory(plan(step, mesh="2", search="bfs").plan)
-    assert plan(step, mesh="2", search="bfs", memory=needed).plan is not None
+    planned = plan(step, mesh="2", search="bfs")
+    needed = planned.cost.peak_memory_bytes
+    assert needed < peak_memory(planned.plan)
+    assert plan(step, mesh="2", search="bfs", memory=needed).cost.peak_memory_bytes == needed
+    for mode in ("sharding_propagation", "optimal"):
+        assert plan(step, mesh="2", search=mode, memory=needed).cost.seconds <= planned.cost.seconds
     with pytest.raises(MemoryLimitError) as caught:
         plan(step, mesh="2", search="bfs", memory=needed - 1)
     assert (caught.value.needed, caught.value.limit) == (needed, needed - 1)
     told = str(caught.value)
     assert "over the memory limit" in told and "(1 B)" in told and "search='optimal'" in told
-    assert memory_of(plan(step, mesh="2", search="bfs").plan).peak_at in told
+    assert planned.cost.memory is not None and planned.cost.memory.peak_at in told
 
 
 def test_limits_are_read_from_text():

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import plan_seconds
-from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -31,11 +30,12 @@ from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
 from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
-from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
+from autoshard.search.local.memory_multiplier import MemoryEvaluator, search_within_limit, with_input_layouts
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.modes.factor import factor
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import keeps_limit
 from autoshard.search.registry import find_mode
 from autoshard.util.errors import PlanError
 
@@ -94,12 +94,10 @@ class Combination:
         assignment, limit = self._improved(), self._limit()
         if limit is None:
             return self._best(assignment)
-        memory = MemoryEvaluator(self.problem)
-        if memory.peak(assignment) <= limit * (1 + SPARE):
-            best = self._best(assignment)
-            memory.note(best)
-            if peak_memory(best) <= limit:
-                return best
+        memory, best = MemoryEvaluator(self.problem), self._best(assignment)
+        memory.note(best)
+        if keeps_limit(self.problem, best):
+            return best
         return self._within(limit, assignment, memory)
 
     def second(self) -> Iterator[Plan]:

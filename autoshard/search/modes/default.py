@@ -31,7 +31,6 @@ from functools import partial
 from typing import NamedTuple
 
 from autoshard.cost.evaluate import plan_seconds
-from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import Decision, Plan
@@ -51,7 +50,7 @@ from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, price_of, retold
+from autoshard.search.program_price import cheapest, keeps_limit, memory_needed, price_of, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -93,7 +92,7 @@ def _searched(problem: Problem) -> tuple[Plan, Combination]:
         return _keeps(problem, plan)
 
     found, *others = plans_flat(plans, problem)
-    if (limit := problem.options.get(MEMORY)) is not None and peak_memory(found) > limit:
+    if not keeps_limit(problem, found):
         found = next(filter(keeps, sorted(others, key=_seconds(problem))), found)
     pure = [plan for plan in others if plan.search in PURE]
     best = cheapest(problem, (found, *pure), keeps=keeps)
@@ -119,7 +118,7 @@ def _by_few_layers(few: FewLayers) -> Plan | None:
     if problem.work is not None:
         few.short.remembered[RULES] = few.restricted(factor(problem))
     searched = [_searched_few(few)]
-    if limit is not None and searched[0].peaks[1] > limit:
+    if limit is not None and not keeps_limit(problem, searched[0].all_layers):
         return _by_few_within(few, searched[0], limit)
     return _best_by_few(searched)
 
@@ -157,7 +156,7 @@ class _SearchedFew(NamedTuple):
     @property
     def peaks(self) -> tuple[int, int]:
         """Bytes that the few layers need, and all of them."""
-        return peak_memory(self.plan), peak_memory(self.all_layers)
+        return memory_needed(self.few.short, self.plan), memory_needed(self.few.problem, self.all_layers)
 
 
 def _searched_few(few: FewLayers) -> _SearchedFew:
@@ -264,5 +263,4 @@ def _seconds(problem: Problem) -> Callable[[Plan], float]:
 
 def _keeps(problem: Problem, plan: Plan) -> bool:
     """Whether another mode's plan keeps to what people fixed and to the memory limit."""
-    limit = problem.options.get(MEMORY)
-    return not unmet_constraints(problem, plan) and (limit is None or peak_memory(plan) <= limit)
+    return not unmet_constraints(problem, plan) and keeps_limit(problem, plan)

@@ -20,7 +20,6 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from autoshard.cost.memory import peak_memory
 from autoshard.plan.plan import Plan
 from autoshard.search.domains import MeshUnits
 from autoshard.search.exact.memory.within_limit import solve_within_limit
@@ -36,7 +35,7 @@ from autoshard.search.memory_limit import MEMORY
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.default import sharding_propagation
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, price_of, retold
+from autoshard.search.program_price import cheapest, keeps_limit, price_of, retold
 from autoshard.search.recompute import RECOMPUTE, recomputing
 from autoshard.search.registry import plan_flat, search_mode
 from autoshard.util.clock import now
@@ -79,6 +78,8 @@ def _priced(problem: Problem, found: Plan) -> Plan:
     """The plan, or the default mode's if its program costs less, with what is known of the program's price."""
     best, stats = cheapest(problem, (found, *_rivals(problem))), found.search_stats
     seconds = price_of(problem, best)
+    if problem.options.get(MEMORY) is not None and seconds < stats.get("bound", 0.0) * (1 - EQUAL):
+        return _unproven(problem, best, "its program needs less memory than the bound knows of")
     known = {**stats, "sum": stats["seconds"], "seconds": seconds}
     if "bound" in stats:
         bound = min(stats["bound"], seconds)
@@ -97,10 +98,9 @@ def _unproven(problem: Problem, plan: Plan, why: str) -> Plan:
 
 def _rivals(problem: Problem) -> tuple[Plan, ...]:
     """The plan of the default mode, if it finds one within the limit of memory."""
-    limit = problem.options.get(MEMORY)
     with suppress(PlanError):
         plan = sharding_propagation(replace(problem, options=_limit_alone(problem)))
-        if limit is None or peak_memory(plan) <= limit:
+        if keeps_limit(problem, plan):
             return (plan,)
     return ()
 
@@ -167,7 +167,7 @@ def _planned(problem: Problem, units: MeshUnits, time_limit: float) -> Plan:
     factor_graph, limit, started = factor_graph_of(problem, units), problem.options[MEMORY], now()
     solution = solve(factor_graph, time_limit / 2)
     plan = plan_of_assignment(factor_graph, solution)
-    if peak_memory(plan) <= limit:
+    if keeps_limit(problem, plan):
         return plan
     left = time_limit - (now() - started)
     return plan_of_assignment(factor_graph, solve_within_limit(factor_graph, limit, left, solution.bound))
