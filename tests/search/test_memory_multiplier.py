@@ -184,6 +184,14 @@ def test_what_a_device_has_is_kept_to_where_it_can_be():
     }
 
 
+def test_meshes_are_chosen_among_plans_that_keep_to_what_a_device_has():
+    """Mode "auto" takes the hardware's limit to every shape, as one that is given."""
+    kind = {"devices": 2, "search": "auto", "options": {"axes": 1}}
+    peak = plan(step(), hardware=HARDWARE, **kind).cost.peak_memory_bytes
+    kept = plan(step(), hardware=_with_memory(int(0.8 * peak)), **kind)
+    assert kept.cost.peak_memory_bytes <= 0.8 * peak and kept.memory == int(0.8 * peak)
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_where_a_named_plan_is_one_of_another_graph() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 from autoshard.core.enumerate import divisors
 from autoshard.cost.evaluate import plan_seconds
-from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import walk
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
@@ -24,10 +23,9 @@ from autoshard.search.constraints import is_constraint
 from autoshard.search.exact.over_mesh_cuts import affords_all_cuts
 from autoshard.search.flat import Search
 from autoshard.search.greedy.choose import chooser
-from autoshard.search.memory_limit import MEMORY
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, retold
+from autoshard.search.program_price import cheapest, keeps_limit, retold
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
@@ -53,16 +51,18 @@ def auto(problem: Problem) -> Plan:
     search = find_mode(inner)
     found: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
+    fitting: list[str] = []
     every, end, slowest = list(shapes(problem.mesh.devices, axes)), now() + ENOUGH, 0.0
     for mesh in sorted(every, key=lambda mesh: (len(mesh.axes), max(mesh.sizes.values(), default=1))):
         began = now()
         if began + slowest > end:
             break
         one = again(mesh)
-        plan = search(replace(one, options=_passed(one.options), thrifty=len(every) > 1))
+        plan = search(replace(one, thrifty=len(every) > 1))
         found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, chooser(mesh, problem.hardware).prices)
+        fitting += [str(mesh)] if keeps_limit(one, plan) else []  # if none does, what is missing can be told
         slowest = max(slowest, now() - began)
-    best = min(_fitting(found, problem.options.get(MEMORY)), key=lambda shape: seconds[shape])
+    best = min(fitting or found, key=lambda shape: seconds[shape])
     told = ", ".join(f"{shape} {format_seconds(cost)}" for shape, cost in seconds.items())
     plan = _thorough(again, search, found[best])
     these = "these" if len(found) == len(every) else f"these {len(found)} of {len(every)}, for which there was time"
@@ -72,8 +72,7 @@ def auto(problem: Problem) -> Plan:
 
 def _thorough(again: Callable[[Mesh], Problem], search: Search, plan: Plan) -> Plan:
     """The plan of the best shape, looked for once more with what there was no time for, if it is worth while."""
-    one = again(plan.mesh)
-    problem = replace(one, options=_passed(one.options))
+    problem = again(plan.mesh)
     if not affords_all_cuts(problem) or MeshCuts(problem).is_whole:
         return plan
     return cheapest(problem, (plan, search(problem)))
@@ -121,9 +120,9 @@ def _passed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _elsewhere(problem: Problem) -> Callable[[Mesh], Problem]:
-    """What makes the same problem on another mesh."""
-    devices = problem.mesh.devices
-    if problem.elsewhere is None or problem.mesh is not Mesh.flat(devices):
+    """What makes the same problem on another mesh, with what the mode that plans a shape is asked besides."""
+    devices, elsewhere, options = problem.mesh.devices, problem.elsewhere, _passed(problem.options)
+    if elsewhere is None or problem.mesh is not Mesh.flat(devices):
         raise PlanError(
             f"search mode {NAME} chooses the mesh, but '{problem.mesh}' is given for {problem.graph.name!r}; leave "
             f"mesh out and give devices={devices}, or name another mode"
@@ -136,11 +135,4 @@ def _elsewhere(problem: Problem) -> Callable[[Mesh], Problem]:
             f"search mode {NAME} chooses the mesh, but shardings name its axes ({what} of {problem.graph.name!r}); "
             "leave the shardings out, or give the mesh and name another mode"
         )
-    return problem.elsewhere
-
-
-def _fitting(found: dict[str, Plan], limit: int | None) -> list[str]:
-    """The shapes whose plans keep to the memory limit; all if none does, so that what is missing can be told."""
-    if limit is None:
-        return list(found)
-    return [shape for shape, plan in found.items() if peak_memory(plan) <= limit] or list(found)
+    return lambda mesh: replace(elsewhere(mesh), options=options)
