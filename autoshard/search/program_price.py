@@ -77,10 +77,18 @@ def memory_needed(problem: Problem, plan: Plan) -> int:
     return min(most, before if before > limit else program_peak(_program(problem, plan)))
 
 
+MOST_ABOVE, LARGE = 1.6, 4_000
+"""How many times what its program needs the model says of a plan of so many operators at most. Of small ones, where
+what an interpreter holds is much beside their tensors, it was up to twice; programs of these are made soon."""
+
+
 def keeps_limit(problem: Problem, plan: Plan) -> bool:
-    """Whether a device has the memory that a plan needs."""
+    """Whether a device has the memory that a plan needs, as a search asks of many: of plans that are far above the
+    limit no program is made."""
     limit = problem.options.get(MEMORY)
-    return limit is None or memory_needed(problem, plan) <= limit
+    if limit is None or (len(plan.graph.nodes) > LARGE and peak_memory(plan) > MOST_ABOVE * limit):
+        return limit is None
+    return memory_needed(problem, plan) <= limit
 
 
 def check_limit(problem: Problem, plan: Plan) -> None:
@@ -89,9 +97,10 @@ def check_limit(problem: Problem, plan: Plan) -> None:
     Raises:
         MemoryLimitError: names the step that needs most, and the largest tensors in memory then.
     """
-    if not keeps_limit(problem, plan):
+    limit = problem.options.get(MEMORY)
+    if limit is not None and memory_needed(problem, plan) > limit:
         uses = memory_of(plan), program_memory(_program(problem, plan), plan.graph)
-        raise over_limit(plan, min(uses, key=lambda use: use.peak), problem.options[MEMORY])
+        raise over_limit(plan, min(uses, key=lambda use: use.peak), limit)
 
 
 def _program(problem: Problem, plan: Plan) -> Program:

@@ -11,7 +11,6 @@ import pytest
 import autoshard as ash
 from autoshard import Layout, Mesh, nn, ops
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import PARAMETER, Value
 from autoshard.ir.verify import verify
 from autoshard.search.few_layers import FewLayers
@@ -178,7 +177,7 @@ def test_the_plan_of_a_deep_model_runs_as_the_whole_and_is_no_dearer(strategies,
 
 def test_a_deep_model_keeps_a_memory_limit_by_few_layers():
     step = step_of(DEEP + 4)
-    limit = int(0.95 * peak_memory(ash.plan(step, mesh=MESH, hardware=HARDWARE).plan))
+    limit = int(0.95 * ash.plan(step, mesh=MESH, hardware=HARDWARE).cost.peak_memory_bytes)
     found = ash.plan(step, mesh=MESH, hardware=HARDWARE, memory=limit)
-    assert peak_memory(found.plan) <= limit and f"{KEPT} of {DEEP + 4} layers" in found.plan.started_from
+    assert found.cost.peak_memory_bytes <= limit and f"{KEPT} of {DEEP + 4} layers" in found.plan.started_from
     assert_runs_as_whole(found, (X,))

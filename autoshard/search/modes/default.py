@@ -31,6 +31,7 @@ from functools import partial
 from typing import NamedTuple
 
 from autoshard.cost.evaluate import plan_seconds
+from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import Decision, Plan
@@ -50,7 +51,7 @@ from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, keeps_limit, memory_needed, price_of, retold
+from autoshard.search.program_price import cheapest, keeps_limit, price_of, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -155,8 +156,8 @@ class _SearchedFew(NamedTuple):
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """Bytes that the few layers need, and all of them."""
-        return memory_needed(self.few.short, self.plan), memory_needed(self.few.problem, self.all_layers)
+        """Bytes that the few layers need, and all of them, by the model that searches go by."""
+        return peak_memory(self.plan), peak_memory(self.all_layers)
 
 
 def _searched_few(few: FewLayers) -> _SearchedFew:
@@ -173,14 +174,16 @@ def _fitting(few: FewLayers, above: _SearchedFew, limit: int) -> Iterator[_Searc
     for _ in range(LIMITS):
         room = _room(above.peaks, below.peaks if below else (0, 0), limit)
         found = _searched_few(few.within(room))
+        kept = keeps_limit(few.problem, found.all_layers)
+        if kept:
+            yield found
         if found.peaks[1] > limit:
-            if found.peaks[0] > room:
+            if not kept and found.peaks[0] > room:
                 return  # the few have no smaller plan
             above = found
+        elif below is not None:
+            return
         else:
-            yield found
-            if below is not None:
-                return
             below = found
 
 
@@ -200,11 +203,13 @@ def _near(searched: _SearchedFew) -> Iterator[Plan]:
     for plan in (own.found, *(start.plan for start in own.starts if start.is_mode), *named.values()):
         if plan.graph is few.short.graph and seconds(lifted := few.lifted(plan)) <= most:
             yield lifted
-    # One of another graph cannot be told of all layers: it is made anew where it is near among the few; near from far
-    # where few layers had a limit that is a guess.
-    most = (HOPE if problem.options.get(MEMORY) is None else NEAR) * price_of(few.short, own.found)
-    for name, plan in named.items():
-        if plan.graph is not few.short.graph and price_of(few.short, plan) <= most:
+    # One of another graph cannot be told of all layers: it is made anew where it is near among the few; where these had
+    # a limit, which is a guess, the nearest one is from further away.
+    others = {name: price_of(few.short, plan) for name, plan in named.items() if plan.graph is not few.short.graph}
+    most = price_of(few.short, own.found)
+    for i, name in enumerate(sorted(others, key=others.__getitem__)):
+        hope = NEAR if i == 0 and few.short.options.get(MEMORY) is not None else HOPE
+        if others[name] <= hope * most:
             yield from filter(None, (_made(partial(find_mode(name), problem)),))
 
 

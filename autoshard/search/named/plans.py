@@ -123,11 +123,10 @@ class _Maker:
                 "splits the parameters"
             )
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
-            data = (value for value in self.graph.inputs if self.graph.role_of[value] == DATA)
-            shown = ", ".join(f"{value.name} {value.type}" for value in data)
-            raise self._refuse(
-                f"no data input has a first dim that {size_of(self.axes.data)} parts divide; they are {shown or 'none'}"
-            )
+            data = (one for one in self.graph.inputs if self.graph.role_of[one] == DATA)
+            shown = ", ".join(f"{one.name} {one.type}" for one in data)
+            parts = size_of(self.axes.data)
+            raise self._refuse(f"no data input has a first dim that {parts} parts divide; they are {shown or 'none'}")
         parts = size_of(self.axes.context)
         if self.recipe.context and (why := sequences.misfit(self.structure, self._sequences, parts)):
             raise self._refuse(why)
