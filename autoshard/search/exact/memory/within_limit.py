@@ -104,7 +104,7 @@ def _refused(rows: MemoryRows, limit: int, choice: Sequence[int], bound: int) ->
     rest = f" and {len(held) - BIGGEST} more" if len(held) > BIGGEST else ""
     return MemoryLimitError(
         f"{_what(rows.factor_graph, limit)}: {least} {format_bytes(use.peak)} ({use.peak} B), at {use.peak_at} "
-        f"({shown}{rest}){_among(rows.factor_graph)}",
+        f"({shown}{rest}){_among(rows.factor_graph)}; what programs save by sharing memory is not counted",
         needed=use.peak,
         limit=limit,
     )
