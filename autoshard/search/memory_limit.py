@@ -60,14 +60,11 @@ def check_room(graph: Graph, devices: int, limit: int) -> None:
 
 def over_limit(plan: Plan, use: MemoryUse, limit: int) -> MemoryLimitError:
     """The error of a plan that needs more memory than there is: where that is, and the largest tensors there."""
-    over, held = (
-        use.peak - limit,
-        _listed([f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in use.at(use.peak_moment)]),
-    )
+    held = _listed([f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in use.at(use.peak_moment)])
     advice = "" if plan.search == "optimal" else "; search='optimal' looks for the fastest plan that keeps the limit"
     return MemoryLimitError(
         f"the plan of {plan.search!r} for {plan.graph.name!r} is over the memory limit of {_exact(limit)} by "
-        f"{_exact(over)}: at {use.peak_at} a device holds {_exact(use.peak)} ({held}){advice}",
+        f"{_exact(use.peak - limit)}: at {use.peak_at} a device holds {_exact(use.peak)} ({held}){advice}",
         needed=use.peak,
         limit=limit,
     )
