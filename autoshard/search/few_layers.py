@@ -8,12 +8,14 @@ compared as programs of all layers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan.plan import Cause, Decision, Plan
+from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.transform.layers import Alike, RepeatedLayers
@@ -21,30 +23,36 @@ from autoshard.util.errors import GraphError
 
 DEEP = 2
 """Models have to have this many times the layers that are searched over: four, more where several kinds take turns."""
+MOST_CHAINS = 4
+"""Chains of a model that are looked at for one to shorten, those of most operators."""
 
 
 @dataclass(frozen=True, eq=False)
 class FewLayers:
-    """A problem, and the same one with few of its layers: `short`."""
+    """A problem, and the same one with few of its layers: `short`.
 
-    problem: Problem
+    A model may have several chains of layers, as an encoder and a decoder do: `chains` shortens one after the other.
+    """
+
+    chains: tuple[_ShorterChain, ...]
     short: Problem
-    alike: Alike
 
     @classmethod
     def of(cls, problem: Problem) -> FewLayers | None:
         """The few layers of a problem; None where it is not deep, or its layers are not the same to plan."""
         if problem.inside or any(node.regions or not node.results for node in problem.graph.nodes):
             return None
-        layers = RepeatedLayers.of(problem.graph)
-        if layers is None or layers.count < DEEP * layers.fewest or layers.graph is not problem.graph:
-            return None
-        try:
-            short = layers.only(layers.fewest)
-        except GraphError:
-            return None
-        found = layers.alike(short)
-        return cls(problem, _shortened(problem, short), found) if _are_same(problem, found) else None
+        chains: list[_ShorterChain] = []
+        short = problem
+        while (chain := _ShorterChain.of(short)) is not None:
+            chains.append(chain)
+            short = chain.short
+        return cls(tuple(chains), short) if chains else None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of all layers."""
+        return self.chains[0].problem
 
     def within(self, limit: int) -> FewLayers:
         """The same, where the few layers may need at most so many bytes on a device."""
@@ -55,7 +63,8 @@ class FewLayers:
     def restricted(self, plan: Plan) -> Plan:
         """What a plan of all layers says of the few."""
         own = {node.results: decision for node, decision in plan.decisions.items()}
-        graph, decisions = self.short.graph, {node: own[node.results] for node in self.short.graph.nodes}
+        graph = self.short.graph
+        decisions = {node: _with_operands(own[node.results], node) for node in graph.nodes}
         layouts = {value: plan.layouts[value] for value in graph.values}
         causes = {value: plan.input_causes[value] for value in graph.inputs if value in plan.input_causes}
         return replace(
@@ -69,6 +78,34 @@ class FewLayers:
 
     def lifted(self, plan: Plan) -> Plan:
         """A plan of the few layers as one of all."""
+        for chain in reversed(self.chains):
+            plan = chain.lifted(plan)
+        return plan
+
+
+@dataclass(frozen=True, eq=False)
+class _ShorterChain:
+    """A problem, and the same one with few layers of one chain."""
+
+    problem: Problem
+    short: Problem
+    alike: Alike
+
+    @classmethod
+    def of(cls, problem: Problem) -> _ShorterChain | None:
+        """The chain of most operators that has layers to spare; None if none has."""
+        for layers in islice(RepeatedLayers.each(problem.graph), MOST_CHAINS):
+            if layers.count < DEEP * layers.fewest or layers.graph is not problem.graph:
+                continue
+            with suppress(GraphError):
+                short = layers.only(layers.fewest)
+                alike = layers.alike(short)
+                if _are_same(problem, alike):
+                    return cls(problem, _shortened(problem, short), alike)
+        return None
+
+    def lifted(self, plan: Plan) -> Plan:
+        """A plan of the few layers of the chain as one of all."""
         graph, alike = self.problem.graph, self.alike
         layouts = {value: self._layout(plan, value) for value in graph.values}
         users = {value: graph.users[value][0][0] for value in graph.inputs if graph.users[value]}
@@ -94,12 +131,25 @@ class FewLayers:
         return self.problem.input_layouts.get(value) or Layout.replicated(plan.mesh, value.type.rank)
 
     def _decision(self, decision: Decision, node: Node) -> Decision:
-        cause = self._told(decision.cause, node)
+        cause, decision = self._told(decision.cause, node), _with_operands(decision, node)
         return decision if cause is decision.cause else replace(decision, cause=cause)
 
     def _told(self, cause: Cause, node: Node) -> Cause:
         names = tuple(self.alike.told(name, node) for name in cause.neighbours)
         return cause if names == cause.neighbours else replace(cause, neighbours=names)
+
+
+def _with_operands(decision: Decision, node: Node) -> Decision:
+    """A decision on a node that is like this one; a sum over layers is one over as many as there are."""
+    if len(node.operands) == len(decision.strategy.rule.operands):
+        return decision
+
+    def over_all(option: Option) -> Option:
+        carriers = tuple(range(len(node.operands))) if option.strategy.carriers else ()
+        return replace(option, strategy=replace(option.strategy, rule=node.rule, carriers=carriers))
+
+    alternatives = tuple(map(over_all, decision.alternatives))
+    return replace(decision, chosen=over_all(decision.chosen), alternatives=alternatives)
 
 
 def _shortened(problem: Problem, graph: Graph) -> Problem:

@@ -4,31 +4,27 @@
     layers.only(4)                         the step of layers 0 and 1 and the last two
     layers.alike(layers.only(4))           what each operator and value of the whole step is like in this one
 
-Layers are found by the names of operators and proven equal: the same operators in the same order on equal types, that
-read the same of the layer before, of the one after (in the backward pass), and of what lies outside. Where layers of
-several kinds take turns (a window of attention in all but each sixth layer), each equals the one a period further on.
+Layers are found by names (`layer_places.py`) and proven equal: the same operators in the same order on equal types,
+that read the same of the layer before, of the one after (in the backward pass), and of what lies outside. Where layers
+of several kinds take turns (a window of attention in all but each sixth layer), each equals the one a period further
+on.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.ir.graph import Graph, Node, Value
+from autoshard.transform.layer_places import SUM, LayerPlaces, Place, Placed, stems
 from autoshard.transform.recompute import backward_begins
 from autoshard.transform.simplify import prune, with_nodes
 from autoshard.util.errors import GraphError
 
-_NUMBERED = re.compile(r"^(?P<stem>(?:[^.]*[^.\d][^.]*\.)+)(?P<number>\d+)\.")
 FEWEST = 3
 """Layers that are kept at least: the first, and the last two, as the last but one reads gradients of what follows the
 last where a residual hands them on."""
-
-Place = tuple[str, str, int]
-"""Where in a layer a node stands: its name before and after the layer's number, and which of that name it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,63 +50,40 @@ class RepeatedLayers:
         """The longest chain of layers of a step, without operators that nothing needs; None where there is none of more
         than `FEWEST` whose layers are equal, or take turns at least twice."""
         graph = prune(graph)
-        numbers: dict[str, Counter[int]] = {}
-        for node in graph.nodes[: backward_begins(graph)]:
-            if found := _NUMBERED.match(node.label):
-                numbers.setdefault(found["stem"], Counter())[int(found["number"])] += 1
-        whole = {stem: layers for stem, layers in numbers.items() if set(layers) == set(range(len(layers)))}
-        if not whole:
-            return None
-        stem = max(whole, key=lambda one: sum(whole[one].values()))
-        found = RepeatedLayers(graph, stem, len(whole[stem]))
-        turns = found._turns if found.count > FEWEST else None
+        stem, count = next(stems(graph), ("", 0))
+        return cls._with_turns(graph, stem, count)
+
+    @classmethod
+    def each(cls, graph: Graph) -> Iterator[RepeatedLayers]:
+        """All such chains, also those within a layer of another: an encoder's and a decoder's, blocks of stages. Those
+        of most operators come first."""
+        graph = prune(graph)
+        found = (cls._with_turns(graph, stem, count) for stem, count in stems(graph) if count > FEWEST)
+        yield from filter(None, found)
+
+    @classmethod
+    def _with_turns(cls, graph: Graph, stem: str, count: int) -> RepeatedLayers | None:
+        found = cls(graph, stem, count)
+        turns = found._turns if count > FEWEST else None
         return None if turns is None else replace(found, first=turns[0], period=turns[1])
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(rf"(^|\.){re.escape(self.stem)}(?P<number>\d+)\.")
+    def _places(self) -> LayerPlaces:
+        return LayerPlaces(self.graph, self.stem)
 
-    def layer_of(self, name: str) -> int | None:
-        """The number of the layer that a name belongs to, of an operator, a gradient, an update, or a parameter."""
-        found = self._pattern.search(name)
-        return int(found["number"]) if found else None
+    @property
+    def places(self) -> Mapping[Node, Placed]:
+        """The layer of each node that is in one, and where it stands there."""
+        return self._places.nodes
 
     @property
     def forward(self) -> Iterator[tuple[Node, int]]:
         """The operators of the forward pass that are in a layer, each with its number."""
         for node in self.graph.nodes[: backward_begins(self.graph)]:
-            if (layer := self.layer_of(node.label)) is not None:
+            if (layer := self._places.layers.get(node)) is not None:
                 yield node, layer
 
     @cached_property
-    def places(self) -> Mapping[Node, tuple[int, Place]]:
-        """The layer of each node that is in one, and where it stands there.
-
-        What makes something for layers that are not next to its own, such as a mask that all of them need, is in none:
-        to these it comes from outside.
-        """
-        named = self._named
-        shared: set[Node] = set()
-        for node, (layer, _) in named.items():
-            makers = (self.graph.producers[value][0] for value in node.operands if value in self.graph.producers)
-            shared.update(one for one in makers if one in named and abs(named[one][0] - layer) > 1)
-        return {node: place for node, place in named.items() if node not in shared}
-
-    @cached_property
-    def _named(self) -> Mapping[Node, tuple[int, Place]]:
-        """The layer of each node whose name tells one, and where it stands there."""
-        seen: Counter[tuple[int, str, str]] = Counter()
-        found = {}
-        for node in self.graph.nodes:
-            name = self._pattern.search(node.label)
-            if name is None:
-                continue
-            layer, before, after = int(name["number"]), node.label[: name.start("number")], node.label[name.end() :]
-            found[node] = layer, (before, after, seen[layer, before, after])
-            seen[layer, before, after] += 1
-        return found
-
-    @property
     def _turns(self) -> tuple[int, int] | None:
         """How many layers there are before the others, and after how many these come again, but for the last two: the
         least of both together. None where they do not come twice."""
@@ -144,16 +117,24 @@ class RepeatedLayers:
         if made is not None:
             other, position, number = made
             return other - layer, position, number
-        name = self._pattern.search(value.name)
-        if value in self.graph.role_of and name is not None:
-            return int(name["number"]) - layer, value.name[: name.start("number")], value.name[name.end() :]
-        return (value,)
+        placed = self._places.inputs.get(value)
+        return (value,) if placed is None else (placed[0] - layer, placed[1])
 
     def _made(self, value: Value) -> tuple[int, Place, int] | None:
         """The layer that makes a value, where in it, and which result it is; None if no layer does."""
         found = self.graph.producers.get(value)
         known = None if found is None else self.places.get(found[0])
         return None if found is None or known is None else (*known, found[1])
+
+    @cached_property
+    def at(self) -> Mapping[Placed, Node]:
+        """The node that stands at a place of a layer."""
+        return {of: node for node, of in self.places.items()}
+
+    @cached_property
+    def input_at(self) -> Mapping[Placed, Value]:
+        """The input that stands at a place of a layer."""
+        return {of: value for value, of in self._places.inputs.items()}
 
     def only(self, count: int) -> Graph:
         """The step with so many layers: the first ones, and the last two.
@@ -171,9 +152,8 @@ class RepeatedLayers:
         gone, by = range(count - 2, self.count - 2), self.count - count
         if not gone:
             return self.graph
-        at = {of: node for node, of in self.places.items()}
         nodes = [node for node in self.graph.nodes if node not in self.places or self.places[node][0] not in gone]
-        kept = tuple(self._joined(node, at, gone, by) for node in nodes)
+        kept = tuple(self._joined(node, gone, by) for node in nodes)
         made = {value for node in kept for value in node.results}
         outputs = [i for i, value in enumerate(self.graph.outputs) if value in made or value in self.graph.role_of]
         if any(i not in self.graph.updates for i in set(range(len(self.graph.outputs))) - set(outputs)):
@@ -186,32 +166,54 @@ class RepeatedLayers:
         these. What nothing reads of the inputs is like none."""
         made = {node.results: node for node in short.nodes}
         kept = sorted({self.places[node][0] for node in self.places if node.results in made})
-        at = {of: node for node, of in self.places.items()}
-        inputs = {value.name: value for value in short.inputs}
+        inputs = {*short.inputs}
         nodes: dict[Node, Node] = {}
         values: dict[Value, Value] = {}
         found = Alike(self, tuple(kept), nodes, values)
         for value in self.graph.inputs:
-            layer = self.layer_of(value.name)
-            name = value.name if layer is None else self.renumbered(value.name, found.like(layer))
-            if (one := inputs.get(value.name) or inputs.get(name)) is not None:
+            one = value if value in inputs else self._input_like(value, found)
+            if one in inputs:
                 values[value] = one
         for node in self.graph.nodes:
             one = node
             if node.results not in made:
                 layer, place = self.places[node]
-                one = at[found.like(layer), place]
+                one = self.at[found.like(layer), place]
             nodes[node] = made[one.results]
             values.update(zip(node.results, one.results, strict=True))
         return found
 
-    def renumbered(self, name: str, layer: int) -> str:
-        """The name of what stands in another layer in the place of what bears this name; the same outside of layers."""
-        found = self._pattern.search(name)
-        return name if found is None else f"{name[: found.start('number')]}{layer}{name[found.end('number') :]}"
+    def _input_like(self, value: Value, alike: Alike) -> Value | None:
+        placed = self._places.inputs.get(value)
+        return None if placed is None else self.input_at.get((alike.like(placed[0]), placed[1]))
 
-    def _joined(self, node: Node, at: Mapping[tuple[int, Place], Node], gone: range, by: int) -> Node:
-        """A node that is kept, reading what is kept: of the layer that is next to its own now."""
+    @cached_property
+    def labelled(self) -> Mapping[str, Placed]:
+        """Where what bears a name stands: an operator, or an input."""
+        inputs = {value.name: placed for value, placed in self._places.inputs.items()}
+        return inputs | {node.label: placed for node, placed in self.places.items()}
+
+    def layer_of(self, name: str) -> int | None:
+        """The number of the layer that a name belongs to, of an operator, a gradient, an update, or a parameter."""
+        known = self.labelled.get(name)
+        return self._places.named(name) if known is None else known[0]
+
+    def moved(self, name: str, layer: int) -> str:
+        """The name of what stands in another layer in the place of what bears this name; the same outside of layers."""
+        known = self.labelled.get(name)
+        if known is not None and (node := self.at.get((layer, known[1]))) is not None:
+            return node.label
+        if known is not None and (value := self.input_at.get((layer, known[1]))) is not None:
+            return value.name
+        return self._places.renumbered(name, layer)
+
+    def _joined(self, node: Node, gone: range, by: int) -> Node:
+        """A node that is kept, reading what is kept: of the layer that is next to its own now. A sum over layers is one
+        over those that are kept."""
+        if node.op.name == SUM and node not in self.places:
+            left = tuple(value for value in node.operands if not self._is_gone(value, gone))
+            if len(left) > 1:
+                return node if left == node.operands else replace(node, operands=left)
 
         def kept(value: Value) -> Value:
             made = self._made(value)
@@ -220,7 +222,7 @@ class RepeatedLayers:
             layer, position, number = made
             own = self.places.get(node, (None, position))[0]
             shifted = layer + by if own is None or own < layer else layer - by
-            other = at.get((shifted, position))
+            other = self.at.get((shifted, position))
             near = own is not None and abs(own - layer) == 1 and shifted not in gone
             if not near or other is None or other.results[number].type != value.type:
                 name = self.graph.name
@@ -240,7 +242,7 @@ class RepeatedLayers:
         """The graph of these nodes and these of its outputs, with the inputs that are still read."""
         graph = self.graph
         read = {value for node in nodes for value in node.uses} | {graph.outputs[i] for i in outputs}
-        inputs = [i for i, value in enumerate(graph.inputs) if value in read or self.layer_of(value.name) is None]
+        inputs = [i for i, value in enumerate(graph.inputs) if value in read or value not in self._places.inputs]
         place_in, place_out = ({old: new for new, old in enumerate(some)} for some in (inputs, outputs))
         short = replace(
             graph,
@@ -282,4 +284,4 @@ class Alike:
         at, layer = {layer: i for i, layer in enumerate(self.kept)}, known[0]
         own = self.like(layer)
         ahead = at[told] - at[own] if told in at else told - own
-        return self.layers.renumbered(name, min(max(layer + ahead, 0), self.layers.count - 1))
+        return self.layers.moved(name, min(max(layer + ahead, 0), self.layers.count - 1))

@@ -64,8 +64,8 @@ def test_a_lifted_plan_says_of_each_layer_what_the_short_one_says_of_its_like():
     few = FewLayers.of(problem_of(step_of(DEEP + 2)))
     assert few is not None
     verify(few.short.graph)
-    assert {few.alike.layers.layer_of(node.label) for node in few.short.graph.nodes} >= {0, 1, DEEP, DEEP + 1}
-    assert len(few.alike.kept) == KEPT
+    assert {few.chains[0].alike.layers.layer_of(node.label) for node in few.short.graph.nodes} >= {0, 1, DEEP, DEEP + 1}
+    assert len(few.chains[0].alike.kept) == KEPT
     plan = batch_parallel(few.short)
     lifted = few.lifted(plan)
     whole = batch_parallel(few.problem)
@@ -83,15 +83,15 @@ def test_causes_name_operators_of_the_same_or_the_next_layer():
     assert few is not None
     by_label = {node.label: node for node in few.problem.graph.nodes}
     node = by_label["blocks.5.up.matmul"]
-    assert few.alike.nodes[node].label == "blocks.1.up.matmul"
-    assert few.alike.told("blocks.1.down.matmul", node) == "blocks.5.down.matmul"
-    assert few.alike.told("blocks.0.add", node) == "blocks.4.add"
+    assert few.chains[0].alike.nodes[node].label == "blocks.1.up.matmul"
+    assert few.chains[0].alike.told("blocks.1.down.matmul", node) == "blocks.5.down.matmul"
+    assert few.chains[0].alike.told("blocks.0.add", node) == "blocks.4.add"
     assert (
-        few.alike.told(f"grad.blocks.{DEEP}.up.matmul", node) == "grad.blocks.6.up.matmul"
+        few.chains[0].alike.told(f"grad.blocks.{DEEP}.up.matmul", node) == "grad.blocks.6.up.matmul"
     )  # the next one that is left
     last = by_label[f"blocks.{DEEP + 1}.up.matmul"]
-    assert few.alike.told(f"blocks.{DEEP}.add", last) == f"blocks.{DEEP}.add"
-    assert few.alike.told("loss", node) == "loss"
+    assert few.chains[0].alike.told(f"blocks.{DEEP}.add", last) == f"blocks.{DEEP}.add"
+    assert few.chains[0].alike.told("loss", node) == "loss"
 
 
 class Kind(Block):
@@ -132,9 +132,9 @@ def test_layers_of_several_kinds(name):
     net = Kinds(18, KINDS[name])
     step = train_step(net, nn.Adam(net.trainable_params(), 1e-3), X)
     few = FewLayers.of(problem_of(step))
-    assert few is not None and (few.alike.layers.first, few.alike.layers.period) == FOUND[name]
+    assert few is not None and (few.chains[0].alike.layers.first, few.chains[0].alike.layers.period) == FOUND[name]
     verify(few.short.graph)
-    for node, like in few.alike.nodes.items():
+    for node, like in few.chains[0].alike.nodes.items():
         assert node.key == like.key and node.op is like.op
     assert_runs_as_whole(ash.plan(step, mesh=MESH, hardware="h100"), (X,))
 
@@ -181,3 +181,46 @@ def test_a_deep_model_keeps_a_memory_limit_by_few_layers():
     found = ash.plan(step, mesh=MESH, hardware=HARDWARE, memory=limit)
     assert found.cost.peak_memory_bytes <= limit and f"{KEPT} of {DEEP + 4} layers" in found.plan.started_from
     assert_runs_as_whole(found, (X,))
+
+
+class Reader(Cell):
+    """A layer of a decoder, which reads what the encoder ends with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look, self.drop = nn.Dense(6, 6), nn.Dropout(0.8)
+
+    def construct(self, x, read):
+        return x + self.drop(ops.tanh(self.look(x) * read))
+
+
+class Translator(Cell):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.encoder = CellList(Block() for _ in range(count))
+        self.decoder = CellList(Reader() for _ in range(count + 1))
+
+    def construct(self, x, y):
+        for block in self.encoder:
+            x = block(x)
+        for reader in self.decoder:
+            y = reader(y, x)
+        return ops.reduce_mean(ops.square(y))
+
+
+def test_an_encoder_and_a_decoder_with_dropout_are_planned_by_few_layers_of_each(monkeypatch):
+    net = Translator(DEEP)
+    step = train_step(net, nn.Adam(net.trainable_params(), 1e-3), X, X[::-1].copy())
+    few = FewLayers.of(problem_of(step))
+    assert few is not None
+    assert sorted(one.alike.layers.stem for one in few.chains) == ["decoder.", "encoder."]
+    sums = [
+        [len(node.operands) for node in graph.nodes if node.op.name == "AddN"]
+        for graph in (few.problem.graph, few.short.graph)
+    ]
+    assert DEEP + 1 in sums[0] and max(sums[1]) < DEEP  # what all readers read has a gradient of as many terms
+    planned = ash.plan(step, mesh=MESH, hardware="h100")
+    assert planned.plan.started_from.count(f"{KEPT} of ") == 2
+    assert_runs_as_whole(planned, (X, X[::-1].copy()))
+    monkeypatch.setattr(FewLayers, "of", classmethod(lambda cls, problem: None))
+    assert planned.cost.seconds <= ash.plan(step, mesh=MESH, hardware="h100").cost.seconds * 1.02
