@@ -67,11 +67,13 @@ class _Rewriting:
         return [] if stays else found
 
     def made(self, name: str, of: Value, attrs: dict[str, Any], like: Node, results: Sequence[Value] = ()) -> Node:
-        """A node of one operand, for what `like` was for; with these results, or new ones."""
+        """A node of one operand, for what `like` was for; with these results, or new ones. Its name is that of `like`
+        where it takes its place alone: others are found by what they make, so that no two have one name."""
         op = lookup(name)
         attrs = op.check_attributes(attrs)
         made = results or [Value(one, self._named(of.name)) for one in op.result_types((of.type,), attrs)]
-        return Node(op, (of,), attrs, tuple(made), like.name if results else "", like.source)
+        name = like.name if tuple(made) == like.results else ""
+        return Node(op, (of,), attrs, tuple(made), name, like.source)
 
     def _named(self, stem: str) -> str:
         name = next(name for i in count() if (name := f"{stem}.part{i}") not in self.names)

@@ -89,6 +89,7 @@ def test_columns_are_cut_once_and_first(case: str) -> None:
     found = made(function, X, W)
     assert {name: counted(found, name) for name in wanted} == wanted
     assert not any(value.type.shape == APART for value in found.values)
+    assert len({node.label for node in found.nodes}) == len(found.nodes)
 
 
 def needed_whole(x, w):

@@ -167,6 +167,17 @@ def test_search_keyboard_addresses_and_colours(browser: Browser, folder: Path):
 
 
 @pytest.mark.browser
+def test_a_narrow_window_scrolls_down_only(browser: Browser, folder: Path):
+    wide = browser.driver.get_window_size()
+    browser.driver.set_window_size(360, 900)
+    try:
+        browser.open(_alone(folder))
+        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    finally:
+        browser.driver.set_window_size(wide["width"], wide["height"])
+
+
+@pytest.mark.browser
 def test_the_graph_unfolds_and_tells_its_edges(browser: Browser, folder: Path):
     browser.open(_alone(folder))
     browser.click("nav a", "Graph")

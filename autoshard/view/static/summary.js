@@ -9,7 +9,7 @@ function groups(rows, name, weight) {
 
 function bar(label, parts, total, open) {
   const most = 9, shown = parts.slice(0, most), rest = sum(parts.slice(most), (one) => one[1]);
-  if (rest) shown.push([`${parts.length - most} others`, rest]);
+  if (rest) shown.push([count(parts.length - most, "other"), rest]);
   const whole = sum(shown, (one) => one[1]) || 1;
   const told = (name, size) => `${name}: ${seconds(size)}, ${percent(size, total)} of the step`;
   const piece = ([name, size, kind], i) => h("button", {
