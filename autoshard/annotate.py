@@ -147,7 +147,7 @@ def _module(target: Any, patterns: Mapping[str, Any], mesh: Mesh | None) -> Any:
     meshes = dict(imported.asked.meshes)
     name, over = next(((name, own) for name, own in meshes.items() if mesh in (None, own)), ("mesh", mesh))
     if over is None:
-        raise MeshError("annotate: the module names no mesh; give one, mesh='dp=2 tp=4'")
+        raise MeshError("annotate: the module names no mesh; give one, mesh='dp=2,tp=4'")
     if name == "mesh" and meshes.get(name, over) is not over:
         raise MeshError(f"annotate: the module is written for the mesh '{meshes[name]}', not for '{over}'")
     values, nodes = _found(imported.graph, patterns, over)

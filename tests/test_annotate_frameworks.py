@@ -35,7 +35,7 @@ def test_a_jax_function_takes_specs() -> None:
         '<@mesh, [{}, {"tp"}]>',
         "<@mesh, [{?}, {}]>",
     ]
-    with pytest.raises(MeshError, match="the module names no mesh; give one, mesh='dp=2 tp=4'"):
+    with pytest.raises(MeshError, match="the module names no mesh; give one, mesh='dp=2,tp=4'"):
         ash.annotate(module, {"x": ("dp", None)})
     with pytest.raises(ShardingError, match="operators of a module take no strategies"):
         ash.annotate(module, {"%0": ((1, 2), (2, 1))}, "dp=2 tp=4")

@@ -225,7 +225,7 @@ def test_unknown_axis_and_axis_used_twice():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("", "a mesh needs at least one axis"),
+        ("", "mesh '' has no axis"),
         ("dp", "cannot read 'dp' in mesh 'dp'; write e.g. 'dp=2,tp=4', '2x4' or '8'"),
         ("dp=2 tp=x", "cannot read 'tp=x' in mesh 'dp=2 tp=x'"),
         ("2xx4", "cannot read '2xx4' in mesh '2xx4'"),

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned, plan
-from autoshard.frontends.planning import is_module
+from autoshard.api.arguments import known_hardware
+from autoshard.frontends.planning import is_module, planning, read_module
 from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
+from autoshard.plan.data_layouts import check_dataset_strategy
 from autoshard.search import Cost, search_modes
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
+from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 from autoshard.util.notebook import table
@@ -122,19 +125,31 @@ def compare(
         memory: the limit that is held against each plan; the search "optimal" is told of it beforehand.
         settings: what else `plan` takes.
 
+    Raises:
+        AutoshardError: what is wrong with the model, the hardware or the settings, whatever the mode; what a mode finds
+            wrong stands in its row.
+
     >>> import numpy as np
     >>> from autoshard import compare, nn
     >>> found = compare(nn.Dense(12, 64), (np.ones((16, 12), np.float32),), ["dp=2 tp=4"], ["factor", "optimal"])
     >>> [(one.mode, one.mesh, one.fits) for one in found]
     [('factor', 'dp=2 tp=4', True), ('optimal', 'dp=2 tp=4', True)]
     """
-    limit = read_limit(memory)
-    target, inputs = (target, inputs) if is_module(target) else (traced_target(target, inputs, "compare"), ())
+    limit, known = read_limit(memory), hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
+    check_statistics(settings.get("statistics", BATCH))
+    if isinstance(settings.get("dataset_strategy"), str):
+        check_dataset_strategy("dataset_strategy", settings["dataset_strategy"])
+    if is_module(target):
+        target = read_module(target)
+        for mesh in meshes:
+            planning(target, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
+    else:
+        target, inputs = traced_target(target, inputs, "compare"), ()
     ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
     found = []
     for i, (mode, mesh) in enumerate(ways, 1):
         with doing(f"planning {i} of {len(ways)}: {mode}"):
-            found.append(_contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}))
+            found.append(_contender(target, inputs, mode, mesh, limit, {"hardware": known, **settings}))
     return Comparison(found)
 
 

@@ -11,6 +11,7 @@ import typer
 from autoshard.cli.app import Devices, MeshText
 from autoshard.cli.output import check_file, check_folder, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     Chunks,
@@ -23,6 +24,7 @@ from autoshard.cli.planned import (
     ScheduleName,
     Search,
     StageOfNames,
+    Statistics,
     Target,
     check_staged,
     planned_stages,
@@ -64,6 +66,7 @@ def export(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     pipeline: Pipeline = None,
     schedule: ScheduleName = None,
     chunks: Chunks = None,
@@ -87,6 +90,7 @@ def export(
     if against is not None and to != "model_explorer":
         raise ContextError(f"--against goes with --to model_explorer, not with {to}")
     settings = {"search": search, "hardware": hardware, "memory": memory, "micro_batches": micro_batches}
+    settings["statistics"] = statistics
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
         other = None if dataset_strategy == DATASET else dataset_strategy

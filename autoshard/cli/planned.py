@@ -74,7 +74,7 @@ Statistics = Annotated[
     str,
     typer.Option(
         metavar="WHOSE",
-        callback=lambda whose: whose.replace("-", "_"),
+        callback=lambda whose: _statistics(whose),
         help="With --micro-batches: whose statistics a batch normalization takes in training: batch (refused, as they "
         "are not known in time) or micro-batch, as gradient accumulation does.",
     ),
@@ -109,6 +109,13 @@ StageOfNames = Annotated[
     ),
 ]
 HARDWARE, DATASET, BATCH = "cpu", "full_batch", "batch"
+
+
+def _statistics(whose: str) -> str:
+    """The library's word for whose statistics are taken."""
+    if whose not in ("batch", "micro-batch", "micro_batch"):
+        raise ContextError(f"--statistics is {whose!r}; it can be batch or micro-batch")
+    return whose.replace("-", "_")
 
 
 def planned_target(

@@ -24,8 +24,13 @@ _NAMED = re.compile(r"\bdataset_strategy\b|^memory(?=:)")
 
 def as_options(message: str) -> str:
     """The message with options where it names parameters: `--mode optimal` for `search='optimal'`."""
-    found = _GIVEN.sub(lambda match: f"{_OPTIONS[match[1]]} {match[2].strip(chr(39))}", message)
+    found = _GIVEN.sub(lambda match: f"{_OPTIONS[match[1]]} {_bare(match[2])}", message)
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], found)
+
+
+def _bare(value: str) -> str:
+    """A value without the quotes that a shell does not need."""
+    return value if " " in value else value.strip("'")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -111,5 +111,11 @@ FILES: Mapping[str, tuple[str, Callable[[PlannedData, str | Path], list[Path]]]]
 }
 """What each form is that is no text, and what writes it."""
 
-PLAN_FORMS: ExportForms[PlannedData] = ExportForms("a plan", FORMS, FILES)
+PLAN_FORMS: ExportForms[PlannedData] = ExportForms(
+    "a plan",
+    FORMS,
+    FILES,
+    elsewhere=("schedule", "jax-stages", "mpmd", "torch-stages", "torch-pipelining"),
+    hint=", which is of a training step in stages (--pipeline AXIS; in Python plan_pipeline)",
+)
 """The forms of a plan in one piece: the door of `Planned.export`, of the command, and of views."""

@@ -29,6 +29,7 @@ class ExportForms(Generic[P]):
             path.
         folders: forms that are a folder of files, with the function that writes them into it.
         elsewhere: names of forms that plans of another kind have, which a message then tells apart from no form.
+        hint: what to say where one of these is asked for.
 
     >>> forms = ExportForms("a plan", texts={"names": ("the names of its values", lambda plan: "x\\n")})
     >>> forms.text(None, "names")
@@ -40,6 +41,7 @@ class ExportForms(Generic[P]):
     files: Mapping[str, tuple[str, Saved[P]]] = field(default_factory=dict)
     folders: Mapping[str, tuple[str, Saved[P]]] = field(default_factory=dict)
     elsewhere: tuple[str, ...] = ()
+    hint: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ class ExportForms(Generic[P]):
 
     def _unknown(self, to: str) -> str:
         if to in self.elsewhere:
-            return f"{self.of} has no form {to!r} yet; its forms are {', '.join(self.names)}"
+            return f"{self.of} has no form {to!r}{self.hint}; its forms are {', '.join(self.names)}"
         near = difflib.get_close_matches(str(to), self.names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"cannot export {self.of} to {to!r}{hint}; the forms are {', '.join(self.names)}"

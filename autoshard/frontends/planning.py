@@ -45,6 +45,19 @@ def is_module(target: Any) -> bool:
     return isinstance(target, Read) or hasattr(target, "compiler_ir")
 
 
+def read_module(target: Any) -> Imported:
+    """The module behind what `is_module` knows, imported.
+
+    Raises:
+        AutoshardError: what reading it finds wrong.
+    """
+    from autoshard.frontends.stablehlo.imported import Imported as Read
+
+    if isinstance(target, Read):
+        return target
+    return from_stablehlo(Path(target) if isinstance(target, str) else target)
+
+
 @dataclass(frozen=True, eq=False)
 class Planning:
     """A module ready for a search.
@@ -91,11 +104,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
             regions, has side effects, or speaks of ranks outside of a manual computation.
         AutoshardError: what reading it finds wrong.
     """
-    from autoshard.frontends.stablehlo.imported import Imported as Read
-
-    imported = (
-        target if isinstance(target, Read) else from_stablehlo(target if not isinstance(target, str) else Path(target))
-    )
+    imported = read_module(target)
     check_known(imported.graph, custom_calls=False)
     written, places = inline_placed(imported.graph)
     graph = prune(_with_rules(written))
@@ -164,7 +173,7 @@ def _mesh(imported: Imported, mesh: Mesh | None, devices: int | None) -> Mesh:
     name = imported.graph.name
     if named is None:
         if mesh is None and devices is None:
-            raise MeshError(f"the module with {name!r} names no mesh; give one (mesh 'dp=2 tp=4', or devices)")
+            raise MeshError(f"the module with {name!r} names no mesh; give one, mesh='dp=2,tp=4' or devices=8")
         return mesh or Mesh.flat(devices or 1)
     if mesh is not None and mesh is not named:
         raise PlanError(f"the module with {name!r} is written for the mesh '{named}', not for '{mesh}'; leave mesh out")

@@ -212,10 +212,12 @@ class Mesh:
         if not isinstance(text, str):
             raise MeshError(f"cannot read {text!r} as a mesh; write text, e.g. 'dp=2,tp=4', '2x4' or '8'")
         words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
+        if not words:
+            raise MeshError(f"mesh {text!r} has no axis; write e.g. 'dp=2,tp=4', '2x4' or '8'")
         try:
             axes, order = read_axes(words)
         except ParseError as error:
-            raise MeshError(f"cannot read {error} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
+            raise MeshError(f"{error} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
         return Mesh(axes, order)
 
     def __str__(self) -> str:

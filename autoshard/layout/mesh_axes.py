@@ -33,7 +33,7 @@ def read_axes(words: list[str]) -> tuple[list[tuple[str, int]], list[int] | None
         elif _NAME.fullmatch(name) and re.fullmatch(r"[0-9]+", value):
             axes.append((name, natural(value)))
         else:
-            raise ParseError(repr(word))
+            raise ParseError(f"cannot read {word!r}")
     return axes, order
 
 

@@ -96,11 +96,15 @@ def print_brief(planned: PlannedData, console: Console, choice: RowFilter) -> No
         "redistributions": _moves(summary, step),
         "inputs": _inputs(summary),
     }
+    found = False
     for title, lines in tables.items():
         shown = _Shown(title, _columns(title, choice, wide), list(lines), choice, step)
         if shown.lines and shown.columns:
+            found = True
             console.print()
             console.print(shown.table(console.width))
+    if choice.pattern and not found:
+        console.print(f"\nno row has a name with {choice.pattern!r} in it")
 
 
 def _columns(title: str, choice: RowFilter, wide: bool) -> list[str]:

@@ -65,7 +65,7 @@ def test_statistics_of_each_micro_batch(cli, tmp_path, where):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", STEP, "-n", "2", "--statistics", "mini"), "it can be 'batch' or 'micro_batch'"),
+        (("plan", STEP, "-n", "2", "--statistics", "mini"), "it can be batch or micro-batch"),
         (("plan", STEP, "-n", "2", "--micro-batches", "5"), "x has 48 rows, which 5 does not divide; 1, 2, 3, 4, 6, 8"),
         (("plan", STEP, "-n", "2", "--micro-batches", "0"), "into 0 micro batches: give a number from 1 on"),
         (("run", str(MODELS), "-n", "2", "--micro-batches", "2"), "which plans itself"),

@@ -92,3 +92,34 @@ def test_a_mode_that_is_unknown_is_found_before_comparing(cli, script):
 def test_redistribute_names_the_hardware_that_is_unknown(cli):
     code, _, err = cli("redistribute", "f32[6, 4] -, - -> d, -", "-n", "2", "--hardware", "abacus")
     assert code == 2 and err.startswith("autoshard: hardware 'abacus': no hardware preset 'abacus'; there are cpu")
+
+
+MODULE = """func.func @main(%a: tensor<4x6xf32>) -> tensor<4x6xf32> {
+  %0 = stablehlo.tanh %a : tensor<4x6xf32>
+  return %0 : tensor<4x6xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("compare", "GOOD", "-n", "2", "--statistics", "foo"), "--statistics is 'foo'; it can be batch or"),
+        (("compare", "GOOD", "-n", "2", "--hardware", "h10"), "did you mean h100"),
+        (("compare", "GOOD", "-n", "2", "--dataset-strategy", "half"), "--dataset-strategy is 'half'; it can be"),
+        (("compare", "MODULE"), "names no mesh; give one, --mesh dp=2,tp=4 or -n 8"),
+        (("partition", "MODULE"), "names no mesh; give one, --mesh dp=2,tp=4 or -n 8"),
+        (("plan", "GOOD", "--mesh", " "), "has no axis; write e.g. 'dp=2,tp=4'"),
+        (("plan", "GOOD", "--mesh", f"dp={10**20}"), f"autoshard: the number {10**20} is too large"),
+        (("export", "GOOD", "-n", "2", "--to", "mpmd"), "which is of a training step in stages (--pipeline AXIS"),
+    ],
+)
+def test_what_no_mode_can_take_is_told_once(cli, script, tmp_path, arguments, words):
+    (tmp_path / "mine.mlir").write_text(MODULE)
+    named = {"GOOD": f"{script}:good", "MODULE": str(tmp_path / "mine.mlir")}
+    code, out, err = cli(*(named.get(one, one) for one in arguments))
+    assert code == 2 and out == "" and words in err and err.count("\n") == 1
+
+
+def test_a_filter_that_finds_nothing_says_so(cli, script):
+    code, out, _ = cli("plan", f"{script}:good", "-n", "2", "--filter", "nothing")
+    assert code == 0 and "no row has a name with 'nothing' in it" in out

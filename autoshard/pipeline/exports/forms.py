@@ -59,5 +59,6 @@ STAGE_FORMS: ExportForms[PipelineData] = ExportForms(
         ),
     },
     elsewhere=PLAN_FORMS.names,
+    hint=" yet",
 )
 """The forms of a plan in stages: the door of `PlannedPipeline.export` and of the command."""
