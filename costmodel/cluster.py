@@ -96,11 +96,19 @@ def read_cluster(path: str | Path) -> Hardware:
     try:
         if len(data) > MOST_BYTES:
             raise JsonError(f"it has more than {MOST_BYTES} bytes")
-        found = _hardware(convert(tomllib.loads(data.decode()), ClusterFile))
+        found = _hardware(convert(tomllib.loads(_text(data)), ClusterFile))
         check_units(found)
         return found
     except (ValueError, RecursionError) as error:
         raise ValueError(f"cluster file {path}: {error}") from None
+
+
+def _text(data: bytes) -> str:
+    """The text of a file, without the mark that some editors begin it with."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
 
 
 def _hardware(file: ClusterFile) -> Hardware:

@@ -90,9 +90,10 @@ class Device:
         return self.compute_efficiency
 
     def peak(self, dtype: str) -> float:
-        """Dense peak operations per second for a dtype; a dtype not listed is taken to run like f32."""
+        """Dense peak operations per second for a dtype: f8e4m3fn runs like f8 where it is not listed itself; a dtype
+        not listed is taken to run like f32."""
         peaks = self._peaks
-        return peaks.get(dtype) or peaks["f32"]
+        return peaks.get(dtype) or peaks.get(dtype.partition("e")[0]) or peaks["f32"]
 
     @cached_property
     def _curves(self) -> dict[tuple[str, str], OperatorCurve]:

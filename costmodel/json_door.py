@@ -23,6 +23,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
+from costmodel.json_known import known_words
+
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
 MOST_BYTES = 2**26
@@ -82,7 +84,7 @@ def decode(data: bytes | str, kind: type[T] | Any = Any) -> T:
     except RecursionError:
         raise JsonError(f"it is nested deeper than {MOST_DEPTH} levels") from None
     except ValueError as error:
-        raise JsonError(_reason(error)) from None
+        raise JsonError(_reason(error, kind)) from None
     check_depth(found)
     return found
 
@@ -98,7 +100,7 @@ def convert(data: Any, kind: type[T] | Any) -> T:
     except RecursionError:
         raise JsonError(f"it is nested deeper than {MOST_DEPTH} levels") from None
     except (ValueError, TypeError, OverflowError) as error:
-        raise JsonError(_reason(error)) from None
+        raise JsonError(_reason(error, kind)) from None
 
 
 def read(path: str | os.PathLike, kind: type[T] | Any = Any) -> T:
@@ -169,9 +171,9 @@ def _inside(one: Any) -> Any:
     return one if isinstance(one, list | tuple) else ()
 
 
-def _reason(error: Exception) -> str:
-    """The message in one short line."""
-    return short(re.sub(r"\s+", " ", str(error)) or type(error).__name__)
+def _reason(error: Exception, kind: Any) -> str:
+    """The message in one short line, and what would be right where msgspec knows."""
+    return short(re.sub(r"\s+", " ", str(error)) or type(error).__name__) + known_words(str(error), kind)
 
 
 def short(text: str) -> str:

@@ -11,7 +11,9 @@ giga.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from costmodel.hardware import Hardware
@@ -29,14 +31,25 @@ OPERATIONS = Range(1e4, 1e18, "operations per second")
 RATE = Range(1e4, 1e15, "bytes per second")
 SIZE = Range(2.0**20, 2.0**50, "bytes")
 TIME = Range(0.0, 1.0, "seconds")
+DTYPES = ("f64", "f32", "tf32", "f16", "bf16", "f8", "f4", "i64", "i32", "i16", "i8", "i4", "i2", "u64", "u32", "u16",
+          "u8", "u4", "u2", "c128", "c64", "bool")  # fmt: skip
+"""Element types that a device may have a peak for; those of 8 and 4 bits may say more, such as f8e4m3fn."""
 
 
 def check_units(hardware: Hardware) -> None:
     """Refuse hardware with a number that is out of its range.
 
     Raises:
-        ValueError: the first one, with the place, the range and the unit.
+        ValueError: the first one, with the place, the range and the unit; or a peak of an element type that is none,
+            which no operator would ever meet.
     """
+    for dtype, _ in hardware.device.peak_flops:
+        if re.sub(r"^(f[48])e\w+$", r"\1", dtype) not in DTYPES:
+            near = get_close_matches(dtype.lower(), DTYPES, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(DTYPES)}"
+            raise ValueError(
+                f"device {hardware.device.name!r}: peak_flops of {dtype!r}, which is no element type; {hint}"
+            )
     for place, value, of in _quantities(hardware):
         if not of.least <= value <= of.most:
             raise ValueError(f"{place} is {value:g}; it is in {of.unit}, {of.least:g} to {of.most:g} (another unit?)")

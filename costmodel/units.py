@@ -101,8 +101,16 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-_POWERS = {"ns": "e-9", "us": "e-6", "ms": "e-3", "s": ""}
-_TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s)?\s*", re.ASCII)
+_POWERS = {
+    "ns": "e-9",
+    "us": "e-6",
+    "\u00b5s": "e-6",
+    "\u03bcs": "e-6",
+    "ms": "e-3",
+    "s": "",
+}  # with the micro sign, too
+_TIME = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(_POWERS)})?\s*", re.ASCII)
+_BITS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT])(?:b/s|bps|bit/s|bits/s)\s*", re.ASCII)
 
 
 def parse_seconds(time: float | str, what: str = "a time") -> float:
@@ -133,6 +141,9 @@ def parse_rate(rate: float | str, what: str = "a rate") -> float:
     """
     if not isinstance(rate, str):
         return float(rate)
+    if bits := _BITS.fullmatch(rate[:_LONGEST]):
+        told = f"{what}: {rate.strip()!r} counts bits, and bandwidths are in bytes"
+        raise ValueError(f"{told}: write '{float(bits[1]) / 8:.10g} {bits[2]}B/s'")
     size, _, per = rate.partition("/")
     wrong = f"{what}: {rate[:_LONGEST]!r} is no rate; write bytes per second, or text such as '50 GB/s'"
     if per.strip() != "s":

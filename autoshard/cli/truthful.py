@@ -14,7 +14,7 @@ from rich.table import Table
 from autoshard.cli.app import console
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
-from costmodel import format_seconds
+from costmodel import format_count, format_seconds
 
 if TYPE_CHECKING:
     from autoshard.truth.predict import Prediction
@@ -129,10 +129,10 @@ def _show(found: Sequence[tuple[str, Prediction]], explain: int) -> None:
     sources = {id(one): source for source, one in found}
     each = [one for _, one in found]
     out = console()
-    out.print(_rows(each))
-    alone = score("all without stages", [one for one in each if one.row.axes.pp == 1])
-    by_source = scores(each, lambda one: sources[id(one)])
-    out.print(_scores((*by_source[:-1], *((alone,) if alone else ()), *by_source[-1:])))
+    if by_source := scores(each, lambda one: sources[id(one)]):
+        out.print(_rows(each))
+        alone = score("all without stages", [one for one in each if one.row.axes.pp == 1])
+        out.print(_scores((*by_source[:-1], *((alone,) if alone else ()), *by_source[-1:])))
     if ranked := rankings(each):
         out.print(_rankings(ranked))
         typer.echo(ranks_told(ranked))
@@ -141,7 +141,7 @@ def _show(found: Sequence[tuple[str, Prediction]], explain: int) -> None:
         out.print(_parts(worst))
     if skipped := refusals(each):
         shown = "; ".join(f"{count} with {why}" for why, count in skipped.most_common())
-        typer.echo(f"not predicted: {sum(skipped.values())} rows: {shown}")
+        typer.echo(f"not predicted: {format_count(sum(skipped.values()), 'row')}: {shown}")
 
 
 def _new(*columns: tuple[str, bool], title: str = "") -> Table:

@@ -216,7 +216,8 @@ def _contradiction(row: Row) -> str:
         return f"{model.kv_heads} heads of keys and values do not divide {model.heads} heads"
     least, most = SECONDS
     if not least <= row.measured.seconds <= most:
-        return f"{row.measured.seconds} seconds were measured; a step takes {least} to {most} (are these milliseconds?)"
+        measured = f"{row.measured.seconds:.6g} seconds were measured"
+        return f"{measured}; a step takes {least:g} to {most:g} (are these milliseconds?)"
     peak = row.measured.peak_gib
     if peak is not None and not 0 < peak <= PEAK_GIB:
         return f"a peak of {peak} GiB was measured; it is above 0 and at most {PEAK_GIB}"
@@ -247,7 +248,7 @@ def _too_fast(row: Row) -> str:
     least = operations / (row.axes.devices * max(rate for _, rate in device.peak_flops))
     if row.measured.seconds < least and model.builder != "mixture":
         return (
-            f"{row.measured.seconds} seconds were measured; its products alone take {least:.3g} at the peak of "
+            f"{row.measured.seconds:.6g} seconds were measured; its products alone take {least:.3g} at the peak of "
             f"{row.axes.devices} {row.hardware} (another unit?)"
         )
     return ""

@@ -173,6 +173,8 @@ def _megatron(cells: Cells) -> Row:
         dropout=_MEGATRON_DROPOUT,
     )  # fmt: skip
     axes = ParallelDegrees(dp=_whole(cells, "data"), tp=_whole(cells, "tensor"), pp=_whole(cells, "pipeline"))
+    if axes.devices != _whole(cells, "gpus"):
+        raise ValueError(f"tensor, data and pipeline parallelism are {axes.devices} GPUs, not {cells['gpus']}")
     recompute = _one_of(cells, "recompute", _MEGATRON_RECOMPUTE)
     sequence, batch, gpus = (_whole(cells, name) for name in ("sequence", "global_batch", "gpus"))
     parallel = "sequence parallel" in cells["recompute"]
@@ -181,7 +183,7 @@ def _megatron(cells: Cells) -> Row:
     return Row(
         id=f"{cells['source']} {cells['model']} {axes} {'sp' if parallel else recompute}",
         table=f"{cells['source']} {cells['model']}",
-        model=model, sequence=sequence, hardware="a100", axes=axes,
+        model=model, sequence=sequence, hardware=_one_of(cells, "gpu", _MEGATRON_GPU), axes=axes,
         plan="megatron_sp" if parallel else _megatron_plan(axes),
         chunks=_whole(cells, "interleave") if cells["interleave"].strip() else 1,
         global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measurement(seconds),
@@ -196,6 +198,7 @@ def _by_operations(cells: Cells, model: DecoderModel, sequence: int, batch: int,
     return 96 * batch * sequence * layers * hidden**2 * more / (gpus * _number(cells, "tflops_per_gpu") * 1e12)
 
 
+_MEGATRON_GPU = {"A100-80GB": "a100", "A100-40GB": "a100-40gb", "H100-80GB": "h100", "H200-141GB": "h200"}
 _MEGATRON_RECOMPUTE = {"full": "full", "none": "none", "sequence parallel and selective": "attention"}
 
 
@@ -351,7 +354,7 @@ _SOURCES: Mapping[tuple[str, ...], tuple[RowsSource, tuple[str, ...], Callable[[
     ("source", "model", "layers"): (
         RowsSource("megatron", "Narayanan et al. 2021 (SC21), table 1; Korthikanti et al. 2022 (2205.05198), table 5",
                notes=_MIXED),
-        ("hidden", "heads", "vocabulary", "sequence", "gpus", "tensor", "pipeline", "interleave", "data",
+        ("hidden", "heads", "vocabulary", "sequence", "gpus", "gpu", "tensor", "pipeline", "interleave", "data",
          "global_batch", "micro_batch", "recompute", "tflops_per_gpu", "seconds"), _megatron,
     ),
     ("source", "model", "gpus"): (

@@ -24,6 +24,19 @@ def test_json_and_limit(cli):
     assert row["predicted_seconds"] == pytest.approx(sum(row["parts"].values())) and row["measured_seconds"] == 1.42
 
 
+def test_rows_that_no_plan_expresses_have_no_tables(cli, tmp_path):
+    path = tmp_path / "rows.json"
+    row = {
+        "id": "a", "table": "a", "sequence": 64, "hardware": "a100", "axes": {"pp": 4}, "plan": "megatron",
+        "model": {"builder": "gpt", "hidden": 64, "layers": 2, "heads": 4, "vocabulary": 128},
+        "global_batch": 4, "micro_batch": 1, "measured": {"seconds": 1.0},
+    }  # fmt: skip
+    source = {"name": "us", "cite": ""}
+    path.write_text(json.dumps({"format": "autoshard truth", "version": 1, "source": source, "rows": [row]}))
+    code, out, _ = cli("truth", str(path))
+    assert (code, out) == (0, "not predicted: 1 row: 1 with more stages than layers\n")
+
+
 def test_schema(cli):
     code, out, _ = cli("truth", "--schema")
     assert code == 0 and "Row" in json.loads(out)["$defs"]

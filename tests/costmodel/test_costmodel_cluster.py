@@ -37,7 +37,7 @@ peak_flops = { f32 = 20e12, bf16 = 80e12 }
 
 def written(folder, text: str) -> str:
     path = folder / "lab.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     return str(path)
 
 
@@ -72,6 +72,19 @@ WRONG = {
     "no time": (LAB.replace("2 us", "2 days"), "link 'NVLink': '2 days' is no time"),
     "negative": (LAB.replace("50e9", "-50e9"), "bandwidth is -50000000000.0"),
     "not a number": (LAB.replace("50e9", "nan"), "bandwidth is nan"),
+    "near field": (
+        LAB.replace("latency = 4e-6", "latncy = 4e-6"),
+        r"unknown field `latncy` - at `\$.links\[1\]`; did you mean latency",
+    ),
+    "bits": (
+        LAB.replace("450 GB/s", "400 Gb/s"),
+        "'400 Gb/s' counts bits, and bandwidths are in bytes: write '50 GB/s'",
+    ),
+    "no dtype": (
+        LAB.replace("[[links]]", "peak_flops = { f32 = 1e12, BF16 = 9e12 }\n[[links]]", 1),
+        "'BF16', which is no element type; did you mean bf16",
+    ),
+    "another encoding": (LAB.replace("lab", "l\u00e4b"), "it is no text in UTF-8"),
     "half a device": (LAB.replace('like = "h100"\n', ""), "lacks peak_flops, memory_bandwidth, launch"),
 }
 
@@ -92,6 +105,20 @@ def test_rates_and_times():
     assert (parse_rate("1.5 TB/s"), parse_rate(12), parse_seconds("3 ms"), parse_seconds("250ns")) == (
         1.5e12, 12.0, 3e-3, 2.5e-7,
     )  # fmt: skip
+    assert parse_seconds("1.9 \u00b5s") == parse_seconds("1.9 \u03bcs") == 1.9e-6
+
+
+def test_a_mark_of_the_encoding_is_passed_over(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(LAB, encoding="utf-8-sig")
+    assert preset(str(path)).name == "lab"
+
+
+def test_kinds_of_eight_bits_run_like_them():
+    device = preset("h100").device
+    assert device.peak("f8e4m3fn") == device.peak("f8") > device.peak("bf16") and device.peak("i16") == device.peak(
+        "f32"
+    )
 
 
 def test_levels_of_listed_groups_are_those_of_strides(tmp_path):

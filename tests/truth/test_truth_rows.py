@@ -73,6 +73,12 @@ def test_seconds_from_operations(written):
     assert told.measured.seconds == 3.53 and found.measured.seconds == pytest.approx(3.53, rel=0.01)
 
 
+def test_the_gpu_of_a_paper_is_that_of_its_rows(written):
+    line = "GPT-NeoX,20B,44,6144,64,50432,2048,96,A100-40GB,2,4,1,12,1536,4,full,117,\n"
+    (row,) = load(written(_PAPERS + line, "rows.csv")).rows
+    assert (row.hardware, row.axes.devices, row.micro_batches) == ("a100-40gb", 96, 32)
+
+
 def test_rows_as_json(written):
     table = read_rows(written(_file(ROW)))
     (row,) = table.rows
@@ -111,7 +117,13 @@ _HEADER = (
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
     "data parallelism,pipeline parallelism,iteration time (ms)\n"
 )
+_PAPERS = (
+    "source,model,layers,hidden,heads,vocabulary,sequence,gpus,gpu,tensor,pipeline,interleave,data,global_batch,"
+    "micro_batch,recompute,tflops_per_gpu,seconds\n"
+)
 BAD_TABLES = {
+    "GPUs of a paper": (_PAPERS + "a,b,4,64,4,512,128,16,A100-80GB,2,4,1,1,64,1,full,100,\n", "are 8 GPUs, not 16"),
+    "other GPUs": (_PAPERS + "a,b,4,64,4,512,128,8,V100,2,4,1,1,64,1,full,100,\n", "gpu is 'V100'; it is one of A100"),
     "no header": ("", "no source publishes tables"),
     "other header": ("a,b\n1,2\n", "'a, b'"),
     "column": (_HEADER.replace("# layers,", ""), "the column '# layers'"),
