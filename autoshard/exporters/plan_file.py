@@ -208,6 +208,7 @@ def _plan(record: PlanRecord, graph: Graph, mesh: Mesh) -> Plan:
     partial = next((value for value in graph.inputs if layouts[value].partial), None)
     if partial is not None:
         raise PlanError(f"{partial.name} is an input in the layout [{layouts[partial]}]; inputs are whole values")
+    _check_agreement(record, graph, mesh, layouts)
     outputs = tuple(_layout(one.layout, mesh, value) for one, value in zip(record.outputs, graph.outputs, strict=True))
     causes = {value: _made_cause(one) for one, value in zip(record.inputs, graph.inputs, strict=True)}
     return Plan(
@@ -221,6 +222,25 @@ def _plan(record: PlanRecord, graph: Graph, mesh: Mesh) -> Plan:
         search=record.search,
         search_stats=record.search_stats,
     )
+
+
+def _check_agreement(record: PlanRecord, graph: Graph, mesh: Mesh, layouts: dict[Value, Layout]) -> None:
+    """That what a file says twice is the same both times: who edits one of them by hand would else change nothing.
+
+    Raises:
+        PlanError: the first that differs.
+    """
+    if record.devices != mesh.devices:
+        raise PlanError(f"its mesh '{mesh}' has {mesh.devices} devices, but devices is {record.devices}")
+    for one, value in zip(record.inputs, graph.inputs, strict=True):
+        if _layout(one.layout, mesh, value) != layouts[value]:
+            raise PlanError(
+                f"input {one.name} lies as [{one.layout}] among the inputs, and as [{layouts[value]}] in layouts; "
+                "change both"
+            )
+    unknown = sorted(set(record.layouts) - {value.name for value in _values(graph)})
+    if unknown:
+        raise PlanError(f"layouts has {', '.join(unknown[:3])}, which the model has not")
 
 
 def _layout(text: str, mesh: Mesh, value: Value) -> Layout:

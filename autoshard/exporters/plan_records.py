@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from autoshard.layout.mesh import Mesh
+from autoshard.util.errors import MeshError
 from costmodel.json_door import Natural, Positive, Record, described, schema, with_schema
 
 FORMAT, VERSION = "autoshard plan", 2
@@ -323,7 +325,7 @@ class Plan1(Record, frozen=True):
             version=VERSION,
             graph=self.graph,
             mesh=self.mesh,
-            devices=1,
+            devices=_devices(self.mesh),
             search=self.search,
             started_from=self.started_from,
             search_stats=self.search_stats,
@@ -337,6 +339,14 @@ class Plan1(Record, frozen=True):
         name, _, of = text.rpartition(": ")
         cause = self.input_causes.get(name, ("given", (), (), ""))
         return InputRecord(name=name, type=of, layout=self.layouts.get(name, ""), **_cause1(cause))
+
+
+def _devices(mesh: str) -> int:
+    """The devices of a mesh; 1 of a text that is none, which the reader of the plan says."""
+    try:
+        return Mesh.parse(mesh).devices
+    except MeshError:
+        return 1
 
 
 def _cause1(cause: Cause1) -> dict[str, Any]:

@@ -102,6 +102,27 @@ def test_plans_for_something_else_are_refused(tmp_path):
         load_plan(path, step.graph)
 
 
+TWICE = [
+    (
+        lambda data: data["inputs"][0].update(layout="dp, -"),
+        r"input data0 lies as \[dp, -\] among the inputs, and as \[-, -\]",
+    ),
+    (lambda data: data.update(devices=4), "its mesh 'dp=2 tp=4' has 8 devices, but devices is 4"),
+    (lambda data: data["layouts"].update(dense3="-, -"), "layouts has dense3, which the model has not"),
+]
+
+
+@pytest.mark.parametrize("edit, why", TWICE)
+def test_what_a_file_says_twice_has_to_agree(tmp_path, edit, why):
+    step = training()
+    path = plan(step, mesh="dp=2 tp=4", search="bfs").save(tmp_path / "plan.json")
+    data = json.loads(path.read_text())
+    edit(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=why):
+        load_plan(path, step.graph)
+
+
 BAD = [(None, "cannot read the plan .*No such file"), ("{", "truncated"), ('{"format": "1"}', "its format is '1'")]
 
 
