@@ -116,9 +116,26 @@ def _held(plan: Plan) -> list[Value]:
 
 
 def _parts(plan: Plan, node: Node) -> Parts:
-    """The operator's strategy as MindSpore writes it: that of OneHot has the parts of its result."""
+    """The operator's strategy as MindSpore writes it: those of OneHot and Tile have the parts of their results."""
     strategy = plan.strategy(node)
-    return (*strategy.out_strategy, (), ()) if node.op.name == "OneHot" else strategy.in_strategy
+    if node.op.name == "OneHot":
+        return (*strategy.out_strategy, (), ())
+    return strategy.out_strategy if node.op.name == "Tile" else strategy.in_strategy
+
+
+def strategies_of(node: Node, parts: Parts) -> tuple[Parts, Parts | None]:
+    """The operator's in_strategy, and its out_strategy where the other does not tell it, of what MindSpore writes.
+
+    What is of another form stays as it is.
+    """
+    result = parts[0] if parts else ()
+    if len(result) != node.result_types[0].rank or node.op.name not in ("OneHot", "Tile"):
+        return parts, None
+    if node.op.name == "OneHot":
+        at = node.attrs["axis"] % len(result)
+        return (result[:at] + result[at + 1 :],), (result,)
+    whole = tuple(1 if count > 1 else one for one, count in zip(result, node.attrs["multiples"], strict=True))
+    return (whole[len(whole) - node.operand_types[0].rank :],), (result,)
 
 
 def _layout_item(name: str, layout: Layout, shape: tuple[int, ...]) -> dict[str, Any]:

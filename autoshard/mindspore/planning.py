@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from autoshard.api import Planned, plan_traced, without_annotations
-from autoshard.exporters.mindspore import from_checkpoint, save_checkpoint
+from autoshard.exporters.mindspore import from_checkpoint, save_checkpoint, strategies_of
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout, free_refs
 from autoshard.layout.mesh import Mesh
@@ -173,8 +173,9 @@ def with_strategies(traced: Traced, path: str) -> Traced:
     read = {}
     for node, parts in given.items():
         used = {value for value in node.operands if value in traced.parameters}
-        if node.operands and node not in traced.annotations and _divides(node, parts) and held.isdisjoint(used):
-            read[node] = NodeAnnotation(parts, None, node.source)
+        entering, leaving = strategies_of(node, parts)
+        if node.operands and node not in traced.annotations and _divides(node, entering) and held.isdisjoint(used):
+            read[node] = NodeAnnotation(entering, leaving, node.source)
         held |= used
     return replace(traced, annotations={**traced.annotations, **read})
 

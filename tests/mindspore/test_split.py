@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 import autoshard as ash
 import autoshard.mindspore as ms
-from autoshard.exporters.mindspore import shard_lines
+from autoshard.exporters.mindspore import save_checkpoint, shard_lines
 from autoshard.mindspore import nn, ops
+from autoshard.mindspore.planning import with_strategies
 from autoshard.transform import train_step
 from autoshard.util.errors import StrategyError
 
@@ -127,6 +129,24 @@ def test_one_hot_takes_and_tells_mindspores_strategy() -> None:
     np.testing.assert_array_equal(planned.run(IDS), np.eye(12)[IDS])
     with pytest.raises(StrategyError, match=r"it is \(parts of the result, \(\), \(\)\)"):
         ops.OneHot().shard(((8,),))
+
+
+@pytest.mark.parametrize("name", ["Tile", "Tile-rows", "Tile-lead", "OneHot"])
+def test_files_have_mindspores_strategies_and_are_followed(name: str, tmp_path: Any) -> None:
+    """Those of Tile and OneHot tell of the results."""
+    one_hot: Any = (lambda: ops.OneHot(), [IDS], [((2, 4), (), ())])
+    make, operands, strategies = {**CASES, "OneHot": one_hot}[name]
+    path = str(tmp_path / "strategies.json")
+    for strategy in strategies:
+        primitive, more = make().shard(strategy), (12, np.float32(1), np.float32(0)) if name == "OneHot" else ()
+        whole = ash.trace(lambda *xs, held=primitive, more=more: held(*xs, *more), *operands)
+        first = ash.plan(whole, devices=8)
+        (node,) = first.graph.nodes
+        assert f".shard({strategy!r})" in shard_lines(first.plan)
+        save_checkpoint(first.plan, path)
+        again = ash.plan(with_strategies(replace(whole, annotations={}), path), devices=8)
+        assert again.plan.decisions[again.graph.nodes[0]].cause.kind == "configured"
+        assert again.plan.strategy(again.graph.nodes[0]).out_strategy == first.plan.strategy(node).out_strategy
 
 
 def test_a_strategy_that_nothing_takes_is_an_error() -> None:
