@@ -40,6 +40,7 @@ from autoshard.trace.parameter import Parameter
 from autoshard.transform.micro.statistics import MICRO_BATCH
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
+from autoshard.util.files import check_folder_writable, check_writable
 from costmodel import format_count
 
 MAX_DUMPED_RANKS = 64
@@ -142,6 +143,8 @@ class Sessions:
         where = (self.engine, self.device) if kind == TRAIN else ("numpy", "auto")
         key = (kind, *self._settings_key(), feed.signature, *where)
         if key not in self._known:
+            if kind == TRAIN:
+                self._check_files(feed.comm)
             made = {TRAIN: self._trace_step, LOSS: self._trace_loss, RESULTS: self._trace_results}[kind](feed)
             self._known[key] = session = self._session(made, feed.comm, kind == TRAIN, self._strategy, where)
             if kind == TRAIN:
@@ -186,9 +189,21 @@ class Sessions:
             )
         return settings(), self.parallel, algorithm()
 
+    def _check_files(self, comm: Comm) -> None:
+        """That what is written of a plan can be, before anything is planned."""
+        file = self.parallel.strategy_ckpt_save_file
+        if file and not self._alone:
+            check_writable(file, ContextError, making=True)
+        if self._dumps(comm):
+            check_folder_writable(settings().save_graphs_path, ContextError)
+
+    @staticmethod
+    def _dumps(comm: Comm) -> bool:
+        """Whether graphs are saved: processes that train each for itself do not overwrite each other's files."""
+        return bool(settings().save_graphs) and not (comm.world == 1 and get_rank())
+
     def _dump(self, planned: Planned | PlannedPipeline, comm: Comm) -> None:
-        # Processes that train each for itself do not overwrite each other's files.
-        if not settings().save_graphs or comm.world == 1 and get_rank():
+        if not self._dumps(comm):
             return
         ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
         planned.dump(settings().save_graphs_path, ranks)

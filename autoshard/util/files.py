@@ -116,5 +116,40 @@ def replacing(
         raise error(f"cannot write {path}: {_why(fault)}") from fault
 
 
+def check_writable(path: FilePath, error: type[AutoshardError], making: bool = False) -> None:
+    """That a file can be written, before work that takes long is begun for it.
+
+    Args:
+        making: whether its own directory will be made if it is not there.
+
+    Raises:
+        error: it is a directory, its own directory is not there, or one of both must not be written.
+    """
+    path = Path(path)
+    parent = path.absolute().parent
+    if path.is_dir():
+        raise error(f"cannot write {path}: it is a directory; name a file")
+    if making:
+        check_folder_writable(parent, error)
+    elif not parent.is_dir():
+        raise error(f"cannot write {path}: there is no directory {path.parent}")
+    if parent.exists() and not os.access(path if path.exists() else parent, os.W_OK):
+        raise error(f"cannot write {path}: permission denied")
+
+
+def check_folder_writable(path: FilePath, error: type[AutoshardError]) -> None:
+    """That files can be written into a folder, which is made if it is not there.
+
+    Raises:
+        error: it, or what it would be made in, is a file or must not be written.
+    """
+    path = Path(path)
+    near = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    if not near.is_dir():
+        raise error(f"cannot write into {path}: {near} is a file")
+    if not os.access(near, os.W_OK):
+        raise error(f"cannot write into {path}: permission denied")
+
+
 def _why(fault: Exception) -> str:
     return str(getattr(fault, "strerror", None) or fault)

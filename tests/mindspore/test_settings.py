@@ -304,3 +304,18 @@ def test_rows_that_can_be_had_by_number_come_in_random_order() -> None:
     ):
         assert order(one) == straight
     assert order(GeneratorDataset(ByNumber(), "x")) == order(GeneratorDataset(rows, "x")), "alike on all ranks"
+
+
+@pytest.mark.parametrize("name", ["strategy_ckpt_save_file", "save_graphs_path"])
+def test_what_cannot_be_written_is_told_before_planning(name: str, tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / "file" / "new")
+    one = model(**AUTO, **({name: path} if name == "strategy_ckpt_save_file" else {}))
+    if name == "save_graphs_path":
+        ms.set_context(save_graphs=True, save_graphs_path=path)
+    monkeypatch.setattr("autoshard.mindspore.sessions.planned_as_set", lambda *_: pytest.fail("planned"))
+    try:
+        with pytest.raises(ContextError, match=r"cannot write into .*: .*file is a file"):
+            one.build(data())
+    finally:
+        ms.set_context(save_graphs=False, save_graphs_path=".")
