@@ -207,7 +207,7 @@ def _command(
 ) -> list[str]:
     ranks = [sys.executable, *_WORKER, *script_args]
     if mpi.pmix and all_local(places):
-        return [sys.executable, "-I", str(_MPIEXEC), mpi.pmix, str(len(places)), str(scratch), *ranks]
+        return [sys.executable, "-I", str(_MPIEXEC), mpi.pmix, str(len(places)), str(scratch), str(os.getpid()), *ranks]
     command = [mpi.path, "-n", str(len(places))]
     if mpi.open_mpi:
         command += _open_mpi_flags(places, variables, scratch)

@@ -1,9 +1,10 @@
-"""An mpiexec for one machine: `python -I mpiexec.py LIBRARY RANKS FOLDER PROGRAM ARGS...` runs PROGRAM on all ranks.
+"""An mpiexec for one machine: `python -I mpiexec.py LIBRARY RANKS FOLDER PARENT PROGRAM ARGS...` runs PROGRAM on all
+ranks.
 
 It is used in place of Open MPI's, which listens on all interfaces (see `pmix`, the file beside this one). As that one,
-it hands its stdin to rank 0, ends all ranks when one fails, when a signal asks for it or when its parent has gone, and
-has the exit code of the rank that failed first. Ranks write to its stdout and stderr themselves. What became of each
-rank it writes to stderr, in a line that `StderrFilter` knows by its marks.
+it hands its stdin to rank 0, ends all ranks when one fails, when a signal asks for it or when its parent (the process
+PARENT) has gone, and has the exit code of the rank that failed first. Ranks write to its stdout and stderr themselves.
+What became of each rank it writes to stderr, in a line that `StderrFilter` knows by its marks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LOOK_SECONDS = 0.5
 _REFUSED = 125
 
 
-def main(library: str, ranks: int, folder: str, command: list[str]) -> int:
+def main(library: str, ranks: int, folder: str, parent: int, command: list[str]) -> int:
     """Run `command` on that many ranks; the exit code of the job."""
     pmix = _beside("pmix")
     try:
@@ -37,8 +38,8 @@ def main(library: str, ranks: int, folder: str, command: list[str]) -> int:
         hint = "name another mpiexec in AUTOSHARD_MPIEXEC"
         sys.stderr.write(f"cannot start {ranks} ranks: {error}; {hint}\n")
         return _REFUSED
-    with _Alarm() as alarm:
-        job = _Ranks(command, [server.environment(rank) | numbered(rank, ranks) for rank in range(ranks)])
+    with _Alarm(parent) as alarm:
+        job = _Ranks(command, [server.environment(rank) | numbered(rank, ranks) for rank in range(ranks)], alarm)
         code = job.wait(alarm)
     server.close()
     if alarm.orphaned:
@@ -65,9 +66,9 @@ def numbered(rank: int, ranks: int) -> dict[str, str]:
 class _Alarm:
     """Wakes the main loop when a rank ends or a signal asks for the end of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int) -> None:
         self.asked = 0
-        self._parent = os.getppid()
+        self._parent = parent
 
     @property
     def orphaned(self) -> bool:
@@ -93,6 +94,10 @@ class _Alarm:
         """Return after a signal, at the latest after that many seconds."""
         if select.select([self._woken], [], [], seconds)[0]:
             os.read(self._woken, 4096)
+        self.look()
+
+    def look(self) -> None:
+        """Note it if the parent has gone, which may have been before this process could look."""
         if self.orphaned:
             self._note(signal.SIGHUP, None)
 
@@ -100,10 +105,13 @@ class _Alarm:
 class _Ranks:
     """The processes of the ranks."""
 
-    def __init__(self, command: list[str], environments: list[dict[str, str]]) -> None:
+    def __init__(self, command: list[str], environments: list[dict[str, str]], alarm: _Alarm) -> None:
         inherited = dict(os.environ)
         self._living: dict[int, subprocess.Popen] = {}
         for rank, variables in enumerate(environments):
+            alarm.look()
+            if alarm.asked:
+                return
             stdin = None if rank == 0 else subprocess.DEVNULL
             self._living[rank] = subprocess.Popen(command, env={**inherited, **variables}, stdin=stdin)
 
@@ -160,4 +168,4 @@ _LEFT = ""
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5:]))

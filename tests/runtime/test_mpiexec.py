@@ -47,11 +47,12 @@ def start(library: str, tmp_path: Path) -> Iterator:
     """Starts a script on some ranks, without a launcher."""
     jobs = []
 
-    def started(body: str, ranks: int, **options) -> subprocess.Popen:
+    def started(body: str, ranks: int, parent: int | None = None, **options) -> subprocess.Popen:
         script, folder = tmp_path / f"script{len(jobs)}.py", tmp_path / f"folder{len(jobs)}"
         script.write_text(HEAD.format(str(tmp_path / "go")) + body)
         folder.mkdir()
-        command = [sys.executable, "-I", str(launcher._MPIEXEC), library, str(ranks), str(folder), sys.executable]
+        command = [sys.executable, "-I", str(launcher._MPIEXEC), library, str(ranks), str(folder)]
+        command += [str(parent or os.getpid()), sys.executable]
         job = subprocess.Popen([*command, str(script)], text=True, stderr=subprocess.PIPE, **options)
         jobs.append(job)
         return job
@@ -143,10 +144,20 @@ def test_a_signal_ends_all_ranks_be_they_stopped(start, number: int) -> None:
     assert gone(ranks)
 
 
+def test_no_rank_is_started_for_a_parent_that_has_gone_before(start, tmp_path: Path) -> None:
+    """As where `autoshard run` is killed while this program is loaded."""
+    before = subprocess.Popen(["true"])
+    before.wait()
+    job = start(f"open({str(tmp_path / 'begun')!r}, 'w')\n" + WAIT, 2, parent=before.pid)
+    job.communicate(timeout=LONGEST)
+    assert job.returncode == 128 + signal.SIGHUP and not (tmp_path / "begun").exists()
+    assert not (tmp_path / "folder0").exists(), "nobody else could remove it"
+
+
 def test_a_library_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(PmixError, match="/no/libpmix.so is no PMIx library"):
         Server("/no/libpmix.so", 2, str(tmp_path))
-    command = [sys.executable, "-I", str(launcher._MPIEXEC), "/no/libpmix.so", "2", str(tmp_path), "true"]
+    command = [sys.executable, "-I", str(launcher._MPIEXEC), "/no/libpmix.so", "2", str(tmp_path), "1", "true"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 125
     assert done.stderr.startswith("cannot start 2 ranks: /no/libpmix.so is no PMIx library")
