@@ -25,7 +25,7 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.launch import launch
 from autoshard.runtime.mpi import MpiComm
 from autoshard.util.errors import AutoshardError
-from costmodel import Hardware, Topology
+from costmodel import Hardware, Topology, format_count
 from costmodel.fit import (
     CurveErrors,
     compare_device,
@@ -130,7 +130,9 @@ def calibrate(
         if tell is not None:
             tell(f"measuring with {count} rank{'s' * (count > 1)}")
         jobs[count] = _job(count, effort, threads, operators=count == base)
-    return _fitted(sizes, jobs, jobs[base].samples, f"{threads} threads each, {_cores()} cores")
+    return _fitted(
+        sizes, jobs, jobs[base].samples, f"{format_count(threads, 'thread')} each, {format_count(_cores(), 'core')}"
+    )
 
 
 def _fitted(sizes: list[int], jobs: dict[int, MeasuredJob], base: Samples, where: str) -> Calibration:

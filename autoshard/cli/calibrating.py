@@ -73,6 +73,10 @@ def calibrate(
         raise TargetError("-n is missing: the most ranks that jobs will have; or measure what torch has, by --device")
     else:
         found = measure(ranks, quick=quick, threads=threads, tell=note)
+    try:
+        save(found.hardware, path)  # before anything is printed: whoever reads it may stop in the middle
+    except OSError as error:
+        raise TargetError(f"cannot save to {path}: {error}") from error
     if not as_json:
         for title, comparisons in found.comparisons:
             _show(title, comparisons)
@@ -82,10 +86,6 @@ def calibrate(
             f"what was measured is far from any model, by {worst:.0%} in the median: was something else "
             "running? Measure again when the machine is idle"
         )
-    try:
-        save(found.hardware, path)
-    except OSError as error:
-        raise TargetError(f"cannot save to {path}: {error}") from error
     name = "calibrated" if output is None else str(path)
     if as_json:
         print_json(_record(path, name, found, doubtful=worst > _DOUBTFUL))

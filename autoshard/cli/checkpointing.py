@@ -58,7 +58,8 @@ def show(
     if folder != directory:
         typer.echo(f"checkpoints, oldest first: {', '.join(checkpoints(directory))}")
     for key, value in index.metadata.items():
-        typer.echo(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        if value != []:
+            typer.echo(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
     typer.echo()
     _print_tensors(index)
 

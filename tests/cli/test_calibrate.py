@@ -66,6 +66,23 @@ def test_calibrate_measures_prints_and_saves(cli, tmp_path, monkeypatch):
     assert json.loads(out)["hardware"] == "2 ranks"
 
 
+def test_what_was_measured_is_saved_before_it_is_printed(tmp_path, monkeypatch):
+    """As where the reader of a pipe stops in the middle of the tables."""
+    from autoshard.calibrate import Calibration
+    from autoshard.cli import calibrating
+    from costmodel import preset
+
+    def stopped(*_):
+        raise BrokenPipeError
+
+    found = Calibration(preset("cpu"), (("operators", ()),))
+    monkeypatch.setattr("autoshard.calibrate.calibrate", lambda *_, **__: found)
+    monkeypatch.setattr(calibrating, "_show", stopped)
+    with pytest.raises(BrokenPipeError):
+        calibrating.calibrate(ranks=2, output=tmp_path / "here.json")
+    assert load(tmp_path / "here.json").name == "cpu"
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

@@ -42,6 +42,13 @@ def test_show(cli, saved):
     assert told["step"] == 10 and told["tensors"]["m.w"] == {"type": "f32[6, 9]", "layout": "dp, -", "blocks": 2}
 
 
+def test_no_states_are_no_line(cli, tmp_path):
+    layout = Layout.parse("-", Mesh(dp=1))
+    held = {"b": LocalBlocks(cut(np.arange(9), layout, range(1)), Placed(type_of(np.arange(9)), layout))}
+    save(tmp_path / "ck", held, LocalComm(1), 1, {"states": []})
+    assert "states:" not in cli("checkpoint", "show", str(tmp_path / "ck"))[1]
+
+
 def test_verify(cli, saved):
     code, out, _ = cli("checkpoint", "verify", str(saved))
     assert code == 0 and out.endswith("step-00000020: 3 tensors in 4 files, all as they were written\n")

@@ -35,6 +35,9 @@ def test_small_steps_are_not_split_where_that_costs_more(sizes: tuple[int, int, 
     assert planned.cost.seconds <= price_of(problem, none) * (1 + 1e-9)
     same = all(planned.plan.strategy(node) == none.strategy(node) for node in planned.graph.nodes)
     assert same == planned.plan.started_from.startswith("nothing propagated") == (sizes[0] == 16)
+    assert none.started_from == "nothing propagated: to follow the configured operators costs more"
+    free = problem_of(ash.trace(nn.ReLU(), x), "8", "cpu")
+    assert "no operator is configured" in unpropagated(free, "bfs").started_from
 
 
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (512, 2048, 512), (40, 24, 56)])

@@ -66,9 +66,10 @@ def unpropagated(problem: Problem, search: str) -> Plan:
     def cause(node: Node) -> Cause:
         return Cause(CONFIGURED if node in configured else PRICED)
 
-    return plan_of(
-        problem, assignment, cause, "nothing propagated: to follow the configured operators costs more", search
+    followed = (
+        "to follow the configured operators" if configured else "no operator is configured, and to start from one"
     )
+    return plan_of(problem, assignment, cause, f"nothing propagated: {followed} costs more", search)
 
 
 def _alone(node: Node, problem: Problem) -> Strategy:
