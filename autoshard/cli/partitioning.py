@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from autoshard.optimize import Saving
     from autoshard.partition.traffic import Traffic
@@ -70,12 +71,10 @@ def partition(
 
 
 def _print_savings(savings: Sequence[Saving], out: Console) -> None:
-    from rich.table import Table
-
     from costmodel import format_bytes, format_seconds
 
-    titles = ("pass", "bytes saved", "messages saved", "peak memory saved", "a step takes", "with overlap")
-    table = Table(*titles, box=None)
+    figures = ("bytes saved", "messages saved", "peak memory saved", "a step takes", "with overlap")
+    table = _new("pass", *figures, right=figures)
     for one in savings:
         sizes = (f"{'-' * (n < 0)}{format_bytes(abs(n))}" for n in (one.nbytes, one.peak))
         nbytes, peak = sizes
@@ -85,13 +84,22 @@ def _print_savings(savings: Sequence[Saving], out: Console) -> None:
     out.print(table if savings else "no passes have run")
 
 
-def _print(found: Sequence[Traffic], out: Console) -> None:
+def _new(*titles: str, right: Sequence[str]) -> Table:
+    """A table with figures in the columns `right`."""
     from rich.table import Table
 
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title in right else "left")
+    return table
+
+
+def _print(found: Sequence[Traffic], out: Console) -> None:
     from autoshard.partition.traffic import bytes_moved
     from costmodel import format_bytes, format_count
 
-    table = Table("kind", "bytes a device sends", "group", "axes", "times", "operator", box=None)
+    figures = ("bytes a device sends", "group", "times")
+    table = _new("kind", "bytes a device sends", "group", "axes", "times", "operator", right=figures)
     for one in found:
         cells = format_bytes(one.bytes_moved), str(one.group_size), " ".join(one.axes), str(one.executions)
         table.add_row(one.kind, *cells, one.operator)

@@ -23,6 +23,7 @@ from autoshard.propagate.descriptions import Descriptions, axes_text, joined, op
 from autoshard.propagate.mutable_ir import MutableValue
 from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
+from costmodel import format_seconds
 
 UNLIMITED = 1000
 """Columns of a report that goes to no terminal; long cells are wrapped in any case."""
@@ -199,7 +200,7 @@ def print_report(spread: PropagatedData, console: Console) -> None:
     split = sum(row.sharding is not None and not row.sharding.is_replicated for row in rows)
     console.print(
         f"{spread.graph.name}, pass {spread.which}: {split} of {len(rows)} values are split, "
-        f"in {len(spread.log.events)} steps that took {spread.seconds:.3g} s",
+        f"in {len(spread.log.events)} steps that took {format_seconds(spread.seconds)}",
         soft_wrap=True,
     )
     for name, mesh in spread.module.meshes.items():

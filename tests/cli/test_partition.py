@@ -69,6 +69,8 @@ def test_the_table_tells_the_same(cli):
     assert code == 0
     assert sum(line.split()[0] == one["kind"] for one in found["collectives"][:1] for line in out.splitlines()) >= 1
     assert f"{len(found['collectives'])} collective" in out
+    head, row, *_ = out.splitlines()
+    assert row[: head.index("sends") + 5].endswith("B"), "figures stand to the right"
 
 
 @pytest.mark.jax
