@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -75,7 +75,8 @@ def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]
         exports: for each what to take away, by the name of the form; see `exported`.
 
     Raises:
-        PlanError: none or more than two; a plan without the figures that are shown.
+        PlanError: none or more than two; a plan without the figures that are shown, or with figures of operators,
+            redistributions or moments that it has not.
     """
     if not 1 <= len(plans) <= 2:
         raise PlanError(f"a view shows one plan, or two side by side; {len(plans)} are given")
@@ -87,9 +88,39 @@ def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]
                 f"the plan of {one.get('graph', '?')} has no {', '.join(missing)} to show; "
                 "`autoshard plan TARGET --json --all > FILE.json` writes a plan with all"
             )
+        _check_numbers(one)
     records = [convert(one, PlanRecord) for one in plans] if len(plans) == 2 else []
     differing = plain(difference(*records)) if records else None
     return View({"plans": list(plans), "difference": differing, "exports": list(map(dict, exports))})
+
+
+def _check_numbers(plan: Mapping[str, Any]) -> None:
+    """That what a plan's figures say by number is there: a file may have been cut or changed by hand.
+
+    Raises:
+        PlanError: the first number that stands for nothing.
+    """
+    memory = plan["cost"]["memory"]
+    moments, operators = len(memory["timeline"]), [*_module_operators(plan["modules"])]
+    operators += [one["operator"] for one in plan["timeline"] if one.get("operator") is not None]
+    moved = [number for one in plan["timeline"] for number in one.get("redistributions", ())]
+    for what, numbers, count in (
+        ("operator", operators, len(plan["operators"])),
+        ("redistribution", moved, len(plan["redistributions"])),
+        ("moment of memory", [memory["peak_moment"]], moments),
+    ):
+        if numbers and max(numbers) >= count:
+            raise PlanError(
+                f"the plan of {plan['graph']} has figures of {what} {max(numbers)}, counted from 0, and {count} of "
+                "these: the file was cut or changed; write it anew, by `autoshard plan TARGET --json --all`"
+            )
+
+
+def _module_operators(module: Mapping[str, Any]) -> Iterator[int]:
+    """The numbers of the operators of a module and of those in it."""
+    yield from module["operators"]
+    for one in module["modules"]:
+        yield from _module_operators(one)
 
 
 def exported(planned: PlannedData) -> dict[str, str]:

@@ -92,6 +92,21 @@ def test_a_plan_without_figures_is_refused(tmp_path):
         biting().view().save(tmp_path / "nowhere" / "plan.html")
 
 
+@pytest.mark.parametrize(
+    "edit, why",
+    [
+        (lambda data: data["operators"].pop(), "has figures of operator [0-9]+, counted from 0, and [0-9]+ of these"),
+        (lambda data: data["redistributions"].clear(), "figures of redistribution [0-9]+, counted from 0, and 0 of"),
+        (lambda data: data["cost"]["memory"].update(peak_moment=10**6), "moment of memory 1000000"),
+    ],
+)
+def test_a_plan_that_was_cut_is_refused(edit, why):
+    data = copy.deepcopy(to_json(trained("megatron"), everything=True))
+    edit(data)
+    with pytest.raises(PlanError, match=why):
+        view_of([data])
+
+
 def test_notebooks_show_it_in_a_frame():
     shown = biting().view()._repr_html_()
     assert 'sandbox="allow-scripts"' in shown and "<script" not in shown and "a step takes" in shown
