@@ -163,7 +163,7 @@ def _print(line: ScheduleTimeline) -> None:
     try:
         typer.echo(grid(line))
     except ScheduleError as error:
-        typer.echo(f"{error}; --csv prints the rows")
+        typer.echo(f"{error}; --csv prints the rows, -o FILE.svg draws them")
     every = float(period(step, line.durations))
     typer.echo(f"\nstep    {float(line.makespan):g} s, or {every:g} s from step to step without a barrier")
     typer.echo(f"bubble  {100 * line.bubble_share:.1f} % of all ranks' time")

@@ -45,6 +45,15 @@ def test_facts(cli):
     assert facts["rows"][0][:2] == ["0F0", "0F1"] and facts["seconds"][0]["0F1"] == [1.0, 2.0]
 
 
+def test_times_that_no_column_divides_are_rounded(cli):
+    given = ("schedule", "1f1b", "--stages", "2", "--micro-batches", "3")
+    code, out, _ = cli(*given, "--durations", "1.003,1,1.0001")
+    assert code == 0 and "a column is 1.003 s; times are rounded to columns" in out
+    assert [line.split() for line in out.splitlines() if line.startswith("rank")] == [
+        line.split() for line in cli(*given)[1].splitlines() if line.startswith("rank")
+    ]
+
+
 def test_wide_pictures_are_left_out(cli):
     code, out, _ = cli("schedule", "gpipe", "--stages", "2", "--micro-batches", "200")
     assert code == 0 and "too wide: at most 512; --csv prints the rows" in out and "bubble  0.5 %" in out
