@@ -22,7 +22,7 @@ from autoshard.cli.planned import (
     Statistics,
     Target,
 )
-from autoshard.cli.target import is_module, load_target
+from autoshard.cli.target import is_module, load_target, prints_apart
 from autoshard.cli.words import as_options
 from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import MeshError
@@ -85,7 +85,8 @@ def compare(
     else:
         set_auto_parallel_context(device_num=meshes[0].devices if meshes[0] else None)
         model, inputs = load_target(target)
-    found = tuple(ranked(contenders_of(model, inputs, meshes, (*(mode or ()), *(plan or ())), **settings)))
+    with prints_apart():
+        found = tuple(ranked(contenders_of(model, inputs, meshes, (*(mode or ()), *(plan or ())), **settings)))
     if as_json:
         typer.echo(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
         _check_some(found, memory)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Callable
 
 from autoshard.cli.words import as_options
@@ -25,6 +26,8 @@ def end_on_error(work: Callable[[], object]) -> None:
         sys.exit(2)
     except Exception as error:
         listed = location_text(error, until=False)
+        if listed is None and isinstance(error, SyntaxError):  # Python's own words have the place in the user's file
+            listed = "".join(traceback.format_exception_only(error)).splitlines()
         if _debugging() or listed is None and not isinstance(error, OSError):
             raise
         print("\n".join(listed or [f"autoshard: {error}"]), file=sys.stderr)

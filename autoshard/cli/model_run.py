@@ -21,7 +21,7 @@ from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.kept import keep, parameters_of, take_up
 from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
 from autoshard.cli.rounding import moved_by_rounding
-from autoshard.cli.target import TargetError, load_target
+from autoshard.cli.target import TargetError, load_target, prints_apart
 from autoshard.frontends.torch.export import seed_torch
 from autoshard.ir.graph import DATA, Value
 from autoshard.layout.mesh import Mesh
@@ -110,11 +110,12 @@ def prepare(
         set_auto_parallel_context(device_num=mesh.devices)
     seed_torch(SEED)  # models that draw their own weights draw the same in every run
     model, inputs = load_target(target)
-    if stages is None:
-        planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
-    else:
-        known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics")}
-        planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
+    with prints_apart():
+        if stages is None:
+            planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
+        else:
+            known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics")}
+            planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     step = 0 if resume is None else take_up(planned, resume)
     inputs = inputs_of(planned, model, inputs)
     wanted = wanted_of(planned, model if resume is None else None, inputs) if check else None

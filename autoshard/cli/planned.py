@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoshard.cli.app import read_mesh
-from autoshard.cli.target import TargetError, is_module, load_target
+from autoshard.cli.target import TargetError, is_module, load_target, prints_apart
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
 from costmodel.json_door import JsonError, decode
@@ -143,7 +143,8 @@ def planned_target(
     # A script may ask how many devices there are while it is loaded.
     set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
-    return plan(model, inputs, over, **settings)
+    with prints_apart():
+        return plan(model, inputs, over, **settings)
 
 
 def planned_stages(target: str, devices: int | None, mesh: str | None, **settings: Any) -> PlannedPipeline:
@@ -164,7 +165,7 @@ def planned_stages(target: str, devices: int | None, mesh: str | None, **setting
     if over is not None:
         set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
-    with doing("planning in stages"):
+    with doing("planning in stages"), prints_apart():
         return plan_pipeline(model, inputs, over, **settings)
 
 

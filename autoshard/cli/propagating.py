@@ -24,7 +24,7 @@ from autoshard.cli.planned import (
 )
 from autoshard.cli.progress import is_quiet
 from autoshard.cli.records import AgainstRecord, ExplainRecord
-from autoshard.cli.target import TargetError, load_target
+from autoshard.cli.target import TargetError, load_target, prints_apart
 from autoshard.cli.words import as_options
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError, ContextError, MeshError, UnknownNameError
@@ -294,4 +294,5 @@ def _run(target: str, devices: int | None, mesh: str | None, which: str, conserv
         return spread(Path(target), which=which, conservative=conservative)
     model, inputs = load_target(target)
     over = read_mesh(devices, mesh)
-    return spread(model, inputs, over, which=which, conservative=conservative)
+    with prints_apart():
+        return spread(model, inputs, over, which=which, conservative=conservative)

@@ -4,6 +4,7 @@ returns; or the path of a module.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -33,6 +34,12 @@ class TargetError(AutoshardError):
     """A SCRIPT.py:name that does not lead to a model."""
 
 
+def prints_apart() -> contextlib.AbstractContextManager[Any]:
+    """What a user's code prints meanwhile goes to the standard error output; on the other one is what was asked
+    for, which programs read."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 def load_target(text: str) -> tuple[Any, tuple]:
     """The model and the example inputs behind a name in a script, as `autoshard.plan` takes them.
 
@@ -48,7 +55,7 @@ def load_target(text: str) -> tuple[Any, tuple]:
         raise TargetError(
             f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward, or MODULE.mlir"
         )
-    with doing(f"loading {text}"):
+    with doing(f"loading {text}"), prints_apart():
         found = _named(_load(Path(path)), name, path)
         return _check(found if _is_given(found) else _called(found, text), text)
 

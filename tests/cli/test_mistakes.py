@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def numpy_call():
 
 def good():
     return nn.Dense(6, 8), (x,)
+
+def talks():
+    print("while it is made")
+
+    def model(x):
+        print("while it is traced")
+        return ops.relu(x)
+
+    return model, (x,)
 """
 
 
@@ -82,6 +92,23 @@ def test_files_that_cannot_be_written_are_found_before_planning(cli, script, com
     monkeypatch.chdir(Path(script).parent)
     code, _, err = cli(command, f"{script}:good", "-n", "2", *option)
     assert code == 2 and words in " ".join(err.split())
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "propagate", "partition"])
+def test_what_a_script_prints_is_not_in_the_json(cli, script, command):
+    mode = ("--mode", "bfs") if command == "compare" else ()
+    code, out, err = cli(command, f"{script}:talks", "-n", "2", "--json", *mode)
+    assert code == 0 and json.loads(out)
+    assert "while it is made\n" in err and "while it is traced\n" in err
+
+
+@pytest.mark.parametrize("text, words", [(b"def f(:\n", "SyntaxError: "), (b"\0", "SyntaxError: source code")])
+def test_a_script_that_is_no_python_is_told_by_its_line(cli, tmp_path, text, words):
+    path = tmp_path / "wrong.py"
+    path.write_bytes(text)
+    code, out, err = cli("plan", f"{path}:f", "-n", "2")
+    assert (code, out) == (1, "") and words in err and "autoshard/cli" not in err
+    assert (f'File "{path}", line 1' in err) == (text != b"\0")
 
 
 def test_a_mode_that_is_unknown_is_found_before_comparing(cli, script):
