@@ -15,7 +15,7 @@ from typing import Any
 from autoshard.api import Planned, plan
 from autoshard.api.arguments import known_hardware
 from autoshard.frontends.planning import is_module, planning, read_module
-from autoshard.frontends.targets import traced_target
+from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.data_layouts import check_dataset_strategy
 from autoshard.search import Cost, search_modes
@@ -23,6 +23,7 @@ from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
 from autoshard.transform.micro.statistics import BATCH, check_statistics
+from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 from autoshard.util.notebook import table
@@ -145,6 +146,8 @@ def compare(
             planning(target, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
     else:
         target, inputs = traced_target(target, inputs, "compare"), ()
+        if settings.get("micro_batches", 1) != 1:
+            accumulated(cuttable_target(target), settings["micro_batches"], settings.get("statistics", BATCH))
     ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
     found = []
     for i, (mode, mesh) in enumerate(ways, 1):

@@ -133,6 +133,7 @@ MODULE = """func.func @main(%a: tensor<4x6xf32>) -> tensor<4x6xf32> {
         (("compare", "GOOD", "-n", "2", "--statistics", "foo"), "--statistics is 'foo'; it can be batch or"),
         (("compare", "GOOD", "-n", "2", "--hardware", "h10"), "did you mean h100"),
         (("compare", "GOOD", "-n", "2", "--dataset-strategy", "half"), "--dataset-strategy is 'half'; it can be"),
+        (("compare", "GOOD", "-n", "2", "--micro-batches", "3"), "cannot be cut into 3 micro batches"),
         (("compare", "MODULE"), "names no mesh; give one, --mesh dp=2,tp=4 or -n 8"),
         (("partition", "MODULE"), "names no mesh; give one, --mesh dp=2,tp=4 or -n 8"),
         (("plan", "GOOD", "--mesh", " "), "has no axis; write e.g. 'dp=2,tp=4'"),
