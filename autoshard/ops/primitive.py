@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from autoshard.layout.layout import Layout
 from autoshard.ops.positional import by_name, sort_arguments
-from autoshard.ops.registry import Operator
+from autoshard.ops.registry import Operator, lookup
 from autoshard.util.checks import positive
 from autoshard.util.errors import StrategyError, at
 from autoshard.util.source import Source, caller
@@ -103,6 +103,13 @@ def primitive_class(operator: Operator) -> type[Primitive]:
     # The module that hands the classes out by name; pickle finds them there.
     namespace = {"operator": operator, "__doc__": operator.__doc__, "__module__": "autoshard.ops"}
     return type(operator.name, (Primitive,), namespace)
+
+
+def named_primitive(operator: str, name: str, **attrs: Any) -> Primitive:
+    """A primitive of an operator by its name, under an instance name of its own."""
+    primitive = primitive_class(lookup(operator))(**attrs)
+    primitive.name = name
+    return primitive
 
 
 def _checked_form(given: Any, which: str, what: str) -> Given | None:

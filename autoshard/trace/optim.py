@@ -2,7 +2,8 @@
 
 States are parameters of the optimizer, named after what they belong to (`moments.dense1.weight`). A learning
 rate is a number, a sequence with a number per step (the last one stays), or a function of the step's number,
-which counts from 0.
+which counts from 0; tensors and arrays of other packages are taken as the numbers that they hold. `clip_norm` and
+`clip_value` clip gradients before a step.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.ops.primitive import primitive_class
-from autoshard.ops.registry import lookup
+from autoshard.ops.primitive import named_primitive
+from autoshard.trace.clipping import Clipping
 from autoshard.trace.initializer import deferred
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import ContextError, GraphError
@@ -57,6 +58,7 @@ class Optimizer:
         params: parameters, or groups: mappings with "params" and optionally "lr" and "weight_decay".
         learning_rate: see the module's text.
         weight_decay: how much of the parameter is added to its gradient (AdamW: taken from the parameter).
+        clip_norm, clip_value: see `trace.clipping.Clipping`; None leaves gradients as they are.
 
     Raises:
         ContextError: no parameters, one given twice, or a setting that cannot be.
@@ -66,7 +68,16 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
     counts_steps = False
 
-    def __init__(self, params: Iterable[Any], learning_rate: Rate, weight_decay: float = 0.0, **attrs: Any) -> None:
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        **attrs: Any,
+    ) -> None:
+        self.clipping = Clipping(clip_norm, clip_value)
         self.groups = _groups(params, learning_rate, weight_decay, type(self).__name__)
         self.attrs = attrs
         self.states = {id(one): [State(name, one) for name in self.state_names] for one in self.parameters}
@@ -95,9 +106,11 @@ class Optimizer:
         """
         if len(grads) != len(self.parameters):
             raise GraphError(f"{type(self).__name__}: {len(grads)} gradients for {len(self.parameters)} parameters")
-        pairs = iter(grads)
+        pairs = iter(self.clipping(self.parameters, grads))
         following = (
-            None if self.global_step is None else _named("ScalarAdd", "global_step.next", addend=1)(self.global_step)
+            None
+            if self.global_step is None
+            else named_primitive("ScalarAdd", "global_step.next", addend=1)(self.global_step)
         )
         for i, group in enumerate(self.groups):
             rate = self._rate(group.learning_rate, i)
@@ -112,11 +125,21 @@ class Optimizer:
         if isinstance(rate, int | float):
             return float(rate)
         if callable(rate):
-            return rate(self.global_step)
+            return self._traced_rate(rate)
         name = "learning_rate" if group == 0 else f"learning_rate_{group}"
         last = np.asarray(len(rate) - 1, np.int32)
-        step = _named("Minimum", f"{name}.step")(self.global_step, last)
-        return _named("Gather", name)(np.asarray(rate, np.float32), step, 0)
+        step = named_primitive("Minimum", f"{name}.step")(self.global_step, last)
+        return named_primitive("Gather", name)(np.asarray(rate, np.float32), step, 0)
+
+    def _traced_rate(self, rate: Callable[[Any], Any]) -> Any:
+        try:
+            return rate(self.global_step)
+        except (TypeError, GraphError) as error:
+            raise GraphError(
+                f"{type(self).__name__}: its learning rate is a function that fails on the number of the step, which "
+                f"is a tensor of the traced step ({error}); write it with arithmetic and autoshard.ops (cos, minimum, "
+                "select), or give a number for each step, [rate(i) for i in range(steps)]"
+            ) from error
 
     def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         targets = [parameter, *self.states[id(parameter)]]
@@ -127,7 +150,7 @@ class Optimizer:
         else:
             operands.append(rate)
         kind = self.operator if isinstance(rate, float) else f"{self.operator}Rate"
-        results = _named(kind, f"update.{parameter.name}", **attrs)(*operands)
+        results = named_primitive(kind, f"update.{parameter.name}", **attrs)(*operands)
         for target, result in zip(targets, results if len(targets) > 1 else [results], strict=True):
             target.assign(result)
 
@@ -146,9 +169,13 @@ class Momentum(Optimizer):
         momentum: float,
         weight_decay: float = 0.0,
         use_nesterov: bool = False,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
     ) -> None:
         _check_share("Momentum", "momentum", momentum)
-        super().__init__(params, learning_rate, weight_decay, momentum=momentum, nesterov=use_nesterov)
+        super().__init__(
+            params, learning_rate, weight_decay, clip_norm, clip_value, momentum=momentum, nesterov=use_nesterov
+        )
 
 
 class SGD(Optimizer):
@@ -161,6 +188,8 @@ class SGD(Optimizer):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
     ) -> None:
         _check_share("SGD", "momentum", momentum)
         if nesterov and not momentum:
@@ -168,7 +197,7 @@ class SGD(Optimizer):
         self.operator = "ApplyMomentum" if momentum else "SGD"
         self.state_names = ("accum",) if momentum else ()
         attrs = {"momentum": momentum, "nesterov": nesterov} if momentum else {}
-        super().__init__(params, learning_rate, weight_decay, **attrs)
+        super().__init__(params, learning_rate, weight_decay, clip_norm, clip_value, **attrs)
 
 
 class Adam(Optimizer):
@@ -185,13 +214,15 @@ class Adam(Optimizer):
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
     ) -> None:
         name = type(self).__name__
         _check_share(name, "beta1", beta1)
         _check_share(name, "beta2", beta2)
         super().__init__(
-            params, learning_rate, weight_decay, beta1=beta1, beta2=beta2, eps=eps, decoupled=self.decoupled,
-            form=self.form,
+            params, learning_rate, weight_decay, clip_norm, clip_value, beta1=beta1, beta2=beta2, eps=eps,
+            decoupled=self.decoupled, form=self.form,
         )  # fmt: skip
 
 
@@ -208,15 +239,10 @@ class AdamW(Adam):
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
     ) -> None:
-        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
-
-
-def _named(operator: str, name: str, **attrs: Any) -> Any:
-    """A primitive under an instance name of its own."""
-    primitive = primitive_class(lookup(operator))(**attrs)
-    primitive.name = name
-    return primitive
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay, clip_norm, clip_value)
 
 
 def _groups(params: Iterable[Any], rate: Rate, weight_decay: float, what: str) -> tuple[Group, ...]:
@@ -242,11 +268,21 @@ def _group(entry: Mapping[str, Any], rate: Rate, weight_decay: float, what: str)
     unknown = set(entry) - {"params", "lr", "weight_decay"}
     if unknown or "params" not in entry:
         raise ContextError(f"{what}: a group has 'params', 'lr' and 'weight_decay', not {', '.join(map(str, entry))}")
-    own = entry.get("lr", rate)
-    own = own.item() if isinstance(own, np.number) else own
+    own = _plain(entry.get("lr", rate))
     if not _is_rate(own):
         raise ContextError(f"{what}: learning rate {own!r}; it is a number of at least 0, a sequence or a function")
-    return Group(tuple(entry["params"]), own, float(entry.get("weight_decay", weight_decay)))
+    decay = _plain(entry.get("weight_decay", weight_decay))
+    if not isinstance(decay, int | float):
+        raise ContextError(f"{what}: weight_decay is {decay!r}; it is a number")
+    return Group(tuple(entry["params"]), own, float(decay))
+
+
+def _plain(given: Any) -> Any:
+    """A setting that is a tensor of torch or an array of JAX or numpy, as a number or an array of numpy."""
+    if isinstance(given, Parameter) or not hasattr(given, "__array__"):
+        return given
+    array = np.asarray(given)
+    return array.item() if array.ndim == 0 else array
 
 
 def _is_rate(rate: Any) -> bool:

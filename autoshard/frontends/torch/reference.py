@@ -15,6 +15,7 @@ import numpy as np
 from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.tensors import array_of
+from autoshard.trace.clipping import Clipping
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import GraphError, at
@@ -64,6 +65,7 @@ def state_in_torch(model: RunsInTorch) -> dict[str, np.ndarray]:
     if model.optimizer is not None:
         step = torch_optimizer(model.optimizer, held)
         found.sum().backward()
+        _clip(model.optimizer.clipping, [held[one.name] for one in model.optimizer.parameters])
         step.step()
     return {name: array_of(held[name]) for name in (one.name for one in model.get_parameters()) if name in held}
 
@@ -130,6 +132,15 @@ def torch_optimizer(optimizer: Optimizer, tensors: Mapping[str, Any]) -> Any:
         for group in optimizer.groups
     ]  # fmt: skip
     return make(groups, optimizer.attrs)
+
+
+def _clip(clipping: Clipping, tensors: list[Any]) -> None:
+    import torch
+
+    if clipping.norm is not None:
+        torch.nn.utils.clip_grad_norm_(tensors, clipping.norm)
+    if clipping.value is not None:
+        torch.nn.utils.clip_grad_value_(tensors, clipping.value)
 
 
 def _first(optimizer: Optimizer, rate: Any) -> float:

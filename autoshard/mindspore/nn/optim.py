@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from autoshard.ops.primitive import primitive_class
-from autoshard.ops.registry import lookup
+from autoshard.ops.primitive import named_primitive
 from autoshard.trace import optim
 from autoshard.trace.optim import Rate
 from autoshard.trace.parameter import Parameter
@@ -46,9 +45,7 @@ class _Steps(optim.Optimizer):
 
     def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         if self.loss_scale != 1:
-            scaled = primitive_class(lookup("ScalarMul"))(factor=1 / self.loss_scale)
-            scaled.name = f"unscaled.{parameter.name}"
-            grad = scaled(grad)
+            grad = named_primitive("ScalarMul", f"unscaled.{parameter.name}", factor=1 / self.loss_scale)(grad)
         if not self.is_group and ("beta" in parameter.name or "gamma" in parameter.name):
             weight_decay = 0.0
         super()._update(parameter, grad, following, rate, weight_decay)

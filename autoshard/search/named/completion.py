@@ -201,11 +201,13 @@ class Completion:
             if any(self._passes(node.operands[i]) for i in outside):
                 continue  # others are completed for all that use them
             first, *others = [i for i in members if open_sums[i]] or (members[0],)
-            along = open_sums[first]
             if not any(self._passes(node.operands[i]) for i in (first, *others)):
                 continue
+            along = open_sums[first]
             if any(open_sums[i] != along for i in others):
-                continue
+                if any(node.operands[i].type.rank for i in members):
+                    continue
+                along = _union(open_sums[i] for i in members)
             if not others and len(members) > 1 and not self._takes_along(node, members, first):
                 continue
             if along and not any(ref.name in used for ref in along):
@@ -265,6 +267,12 @@ class Completion:
 
     def _of(self, value: Value) -> Layout:
         return self.layouts.get(value) or Layout.replicated(self.problem.mesh, value.type.rank)
+
+
+def _union(sums: Iterable[Refs]) -> Refs:
+    """All axes along which one of several values is terms of a sum, none where they overlap in part."""
+    every = tuple(dict.fromkeys(ref for refs in sums for ref in refs))
+    return every if len({ref.name for ref in every}) == len(every) else ()
 
 
 def _is_linear(node: Node, operand: int) -> bool:
