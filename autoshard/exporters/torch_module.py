@@ -7,12 +7,14 @@
     optimizer.step()
 
 Parameters are DTensors as the plan splits them, states of the optimizer as well, wherever the plan puts them; forward,
-gradient and update are the program of the ranks. So gradients are never seen: `.grad` of parameters stays None.
+gradient and update are the program of the ranks. So gradients are never seen: `.grad` of parameters says that there are
+some, and nothing reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,15 @@ from autoshard.engines.placement import DevicePlacement
 from autoshard.engines.torch_library import array
 from autoshard.engines.torch_steps import StepRun, TorchSteps
 from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block, whole_of
+from autoshard.exporters.torch_gradients import has_gradients, show_gradients
 from autoshard.exporters.torch_optimizer import TorchOptimizer
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.search.planned import PlannedData
 from autoshard.trace.optim import State, StepCount
 from autoshard.trace.parameter import Parameter
-from autoshard.util.errors import PlanError, RuntimeSetupError
+from autoshard.util.errors import PlanError, RuntimeSetupError, at
+from autoshard.util.source import caller
 
 
 class Shards(torch.nn.Module):
@@ -89,12 +93,16 @@ class TorchModule(Shards):
         self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
         """The DTensors of these inputs."""
         own = {one.name: i for i, one in self.sources.items() if not isinstance(one, State | StepCount)}
+        changed = {*graph.updates.values()} - {*self.trained}
+        self._changed = "" if module is None else next((name for name, i in own.items() if i in changed), "")
+        """Something that a step of a module changes beside what is trained, such as the statistics of a batch norm."""
         self._named = own if module is None else _named(module, own, self.program)
         for name, i in self._named.items():
             self.put(name, self.held[i])
         if module is not None:
             self._put_rest(module)
         self._run: StepRun | None = None
+        self._steps_done = 0
         self._anchor = torch.zeros((), device=self.device, requires_grad=True)
         self.register_load_state_dict_pre_hook(self._cut)
 
@@ -122,6 +130,7 @@ class TorchModule(Shards):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for whole tensors, whole; of a step of training the loss, which has a gradient."""
+        self._check_trains()
         run = self.steps.begin(self._blocks(args, kwargs))
         registers = self.program.outputs[: self._returned]
         whole = [self._whole(block, register) for block, register in zip(run.forward(), registers, strict=True)]
@@ -129,23 +138,59 @@ class TorchModule(Shards):
             run.backward()
             self._keep(run.finish())
         elif torch.is_grad_enabled():
-            self._run = run
-            whole[0] = _Loss.apply(whole[0], self._anchor, run)
+            whole[0] = _Loss.apply(whole[0], self._anchor, partial(self._backward, run, self._steps_done))
         return self.planned.traced.unpack(whole)
 
     def _whole(self, block: torch.Tensor, register: Register) -> torch.Tensor:
         """The whole tensor, put together where what is sent lies."""
         return whole_of(block.to(self.steps.placement.wire), register, self.rank).to(self.device)
 
+    def _check_trains(self) -> None:
+        """That it is not asked for what a module does in evaluation where that differs.
+
+        Raises:
+            RuntimeSetupError: it is a step of training that drops elements, or counts statistics of batches.
+        """
+        if self.trained and self._changed and not self.training:
+            raise RuntimeSetupError(
+                f"{self.program.name!r} was planned as a step of training, which changes {self._changed} and does the "
+                f"same in eval(){at(caller(installed=False))}; plan the module in eval(), too, without an optimizer, "
+                "and load whole_state_dict() into it"
+            )
+
+    def _backward(self, run: StepRun, begun: int) -> None:
+        """Do what comes before the update, for a loss that was made after `begun` steps."""
+        if run.done != "forward":
+            raise RuntimeSetupError("backward() was called twice for one loss; each call of the model has one gradient")
+        if begun != self._steps_done:
+            raise RuntimeSetupError("parameters have been updated since this loss was made; call the model once more")
+        trained = [self.held[i] for i in self.trained]
+        if self._run is not None and has_gradients(trained):
+            raise RuntimeSetupError(
+                f"there are gradients of an earlier loss{at(caller(installed=False))}, which a planned step does not "
+                "add to: give plan(..., micro_batches=N) and the model the whole batch, or drop the earlier ones by "
+                "optimizer.zero_grad()"
+            )
+        run.backward()
+        self._run = run
+        show_gradients((self.program.inputs[i].name, self.held[i]) for i in self.trained)
+
     def update(self) -> None:
         """Do the update of the last step, whose gradient is there; a run that fails here leaves no values.
 
         Raises:
-            RuntimeSetupError: there is no gradient.
+            RuntimeSetupError: there is no gradient, or another one than the plan's.
         """
         run, self._run = self._run, None
-        if run is None or run.done != "backward":
-            raise RuntimeSetupError("there is no gradient to step by: call loss = model(...) and loss.backward() first")
+        trained = [self.held[i] for i in self.trained]
+        if run is None or not has_gradients(trained):
+            raise RuntimeSetupError(
+                "there is no gradient to step by: call loss = model(...) and loss.backward() first, and leave .grad of "
+                "all parameters as it is"
+            )
+        for one in trained:
+            one.grad = None
+        self._steps_done += 1
         for into in self.planned.graph.updates.values():
             replace_block(self.held[into], None, self.program.inputs[into], self.rank)
         self._keep(run.finish())
@@ -211,8 +256,8 @@ class _Loss(torch.autograd.Function):
     """The loss, whose gradient is the rest of the program."""
 
     @staticmethod
-    def forward(ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, run: StepRun) -> torch.Tensor:  # type: ignore[override]
-        ctx.run = run
+    def forward(ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, rest: Callable[[], None]) -> torch.Tensor:  # type: ignore[override]
+        ctx.rest = rest
         return loss.clone()
 
     @staticmethod
@@ -222,9 +267,7 @@ class _Loss(torch.autograd.Function):
                 "the plan has the gradient of the sum of the loss itself; what is done to the loss before backward() "
                 "belongs into the loss that the model was imported with"
             )
-        if ctx.run.done != "forward":
-            raise RuntimeSetupError("backward() was called twice for one loss; each call of the model has one gradient")
-        ctx.run.backward()
+        ctx.rest()
         return None, None, None
 
 

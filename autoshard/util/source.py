@@ -28,17 +28,20 @@ class Source(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def caller() -> Source | None:
+def caller(installed: bool = True) -> Source | None:
     """The innermost line being run that is not autoshard's own; None where there is none.
 
     What called autoshard's command line is no code of the user's.
+
+    Args:
+        installed: a line of an installed package, or of Python itself, counts, too.
     """
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_COMMAND_LINE):
             return None
-        if not file.startswith(_PACKAGE):
+        if not file.startswith(_PACKAGE) and (installed or _is_users(file)):
             return Source(shown(file), frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
         frame = frame.f_back
     return None

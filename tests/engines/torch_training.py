@@ -15,6 +15,9 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+import autoshard as ash
+from autoshard import optim
+from autoshard.api import Planned
 from autoshard.util.errors import AutoshardError
 from tests.engines.recorded import difference
 
@@ -30,6 +33,7 @@ def main(folder: Path) -> int:
     spec.loader.exec_module(sample)
     net = sample.network()
     plans = [sample.planned(net, mesh, search) for mesh, search in (("dp=2", "zero1(dp)"), ("tp=2", "megatron"))]
+    plans.append(dropping())
     for one in plans:
         _ = one.program  # once, not by each rank
     context = multiprocessing.get_context("fork")
@@ -41,13 +45,31 @@ def main(folder: Path) -> int:
     return max(abs(one.exitcode or 0) for one in ranks)
 
 
+def dropping_net() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 4)
+    )
+
+
+def dropping() -> Planned:
+    """A step that drops elements, clips its gradients, and changes its rate."""
+    step = ash.from_torch(
+        dropping_net(),
+        (torch.ones(6, 6),),
+        loss=lambda output, x: output.square().mean(),
+        optimizer=lambda params: optim.AdamW(params, [1e-2, 1e-3], clip_norm=0.1),
+    )
+    return ash.plan(step, mesh="dp=2", search="zero1(dp)")
+
+
 def on_rank(rank: int, folder: Path, sample: Any, plans: list[Any]) -> None:
     """3 steps with ZeRO, saved, and 2 more by another plan are what torch.optim does in 5 on one rank."""
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(folder / "store"), RANKS)  # pyright: ignore[reportPrivateImportUsage]
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     saved, net = str(folder / "state"), sample.network()
-    model, again = (one.to_torch(net) for one in plans)
+    model, again = (one.to_torch(net) for one in plans[:2])
     found = sample.train(model, range(3), save=saved)
     assert not difference(model.steps.collectives.done, model.program, model.rank, 3)
     found += sample.train(again, range(3, 5), resume=saved)
@@ -65,6 +87,8 @@ def on_rank(rank: int, folder: Path, sample: Any, plans: list[Any]) -> None:
     states_are_split(model)
     whole_and_torchs_own(again, net, optimizer)
     refused(again, sample)
+    gradients_stay_inside(again, sample)
+    not_in_evaluation(plans[2])
     print("equal", len(model.program.collectives), flush=True)
     torch.distributed.destroy_process_group()
 
@@ -108,6 +132,51 @@ def refused(model, sample) -> None:
         optimizer.step()
     with pytest.raises(AutoshardError, match="the plan is for another module"):
         model.planned.to_torch(torch.nn.Linear(3, 4))
+
+
+def gradients_stay_inside(model, sample) -> None:
+    """What would read or change gradients, or add them up, is refused by its line; dropped ones are gone."""
+    ids, optimizer = {"input_ids": sample.batch(0), "labels": sample.batch(0)}, model.optimizer()
+    optimizer.zero_grad()
+    stale = model(**ids)
+    model(**ids).backward()
+    for change in (
+        lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+        lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 1.0),
+        lambda: next(model.parameters()).grad.norm(),
+    ):
+        with pytest.raises(
+            AutoshardError, match=r"inside of the planned step.* at .*torch_training.py:\d+; .*clip_norm"
+        ):
+            change()
+    with pytest.raises(AutoshardError, match=r"of an earlier loss at .*torch_training.py:\d+.*micro_batches=N"):
+        model(**ids).backward()
+    optimizer.step()
+    assert all(one.grad is None for one in model.parameters())
+    with pytest.raises(AutoshardError, match="updated since this loss was made"):
+        stale.backward()
+    model(**ids).backward()
+    optimizer.zero_grad()
+    with pytest.raises(AutoshardError, match="no gradient to step by"):
+        optimizer.step()
+    before, loss = model.whole_state_dict(), model(**ids)
+    loss.backward()
+    optimizer.step()
+    assert any(not torch.equal(one, before[name]) for name, one in model.whole_state_dict().items())
+
+
+def not_in_evaluation(planned: Planned) -> None:
+    """A step of training is not what the module does in evaluation; steps go on after it."""
+    made = planned.to_torch(dropping_net())
+    made.eval()
+    with pytest.raises(AutoshardError, match=r"changes 1\.\w+ and does the same in eval\(\) at .*training.py"):
+        made(torch.ones(6, 6))
+    made.train()
+    optimizer, before = made.optimizer(), made.whole_state_dict()
+    made(torch.ones(6, 6)).backward()
+    optimizer.step()
+    changed = [name for name, one in made.whole_state_dict().items() if not torch.equal(one, before[name])]
+    assert {"1.running_mean", "1.num_batches_tracked", "3.weight"} <= {*changed}
 
 
 if __name__ == "__main__":
