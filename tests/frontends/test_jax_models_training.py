@@ -85,9 +85,10 @@ def test_several_steps_go_on_with_the_state() -> None:
         updates, state = optimizer.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
-    for _ in range(3):
-        planned.run(WORDS)
+    for mesh in ("dp=2 tp=2", "dp=3", "d=1"):  # a fresh import takes up parameters and the optimizer's states
+        further = ash.from_jax(attention, WORDS, params=attention_params(), loss=likelihood, optimizer=optimizer)
+        further.load_state(model.training_state())
+        ash.plan(model := further, mesh=mesh, search="factor").run(WORDS)
         params, state = step(params, state)
     for one, other in zip(jax.tree.leaves(model.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(one, other, 1e-3, 1e-4)

@@ -1,4 +1,4 @@
-"""Several steps of a planned step are torch's own loop: rates, clipped gradients, uneven meshes, stages."""
+"""Several steps of a planned step are torch's own loop: rates, clipped gradients, going on elsewhere, evaluation."""
 
 from __future__ import annotations
 
@@ -159,4 +159,122 @@ def test_a_rate_that_looks_at_the_step_says_what_to_write(rate: Any) -> None:
 
 def test_settings_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(AutoshardError, match="weight_decay is 'much'; it is a number"):
-        imported(lambda params: optim.AdamW(params, 0.1, weight_decay="much"))
+        imported(lambda params: optim.AdamW(params, 0.1, weight_decay="much"))  # type: ignore[arg-type]
+
+
+# -- what goes on elsewhere
+
+
+def test_training_goes_on_on_other_meshes_engines_and_stages() -> None:
+    """Parameters, the optimizer's states and the count of steps are taken up by a fresh import each time."""
+    rates = [0.02, 0.01, 0.005]
+    wanted = trained(lambda params: torch.optim.AdamW(params, 0.02, eps=1e-5), lambda step: rates[step])
+    plans = [
+        (lambda one: ash.plan(one, mesh="dp=3 tp=2"), "torch"),
+        (lambda one: plan_pipeline(one, mesh="pp=2", micro_batches=3, schedule="gpipe"), "numpy"),
+        (lambda one: ash.plan(one, mesh="d=2", search="zero1"), "numpy"),
+    ]
+    losses: list[float] = []
+    state: dict[str, np.ndarray] = {}
+    for ids, (plan, engine) in zip(batches(), plans, strict=True):
+        model = imported(lambda params: optim.AdamW(params, rates, eps=1e-5))
+        if state:
+            model.load_state(state)
+        losses.append(float(plan(model).run(*model.arrays(ids), engine=engine)))
+        state = model.training_state()
+    np.testing.assert_allclose(losses, wanted[0], rtol=1e-5)
+    assert state["global_step"] == STEPS
+    for name, tensor in model.state().items():
+        torch.testing.assert_close(tensor, wanted[1][name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+class Normed(torch.nn.Sequential):
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        super().__init__(torch.nn.Linear(6, 10), torch.nn.BatchNorm1d(10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+
+
+def test_a_model_in_evaluation_takes_over_what_was_trained() -> None:
+    """Between the steps: statistics of a batch norm with the weights; averaged weights as well."""
+    torch.manual_seed(5)
+    rows = torch.randn(3, 6, 6)
+    step = ash.from_torch(
+        Normed(),
+        (rows[0],),
+        loss=lambda found, x: found.square().mean(),
+        optimizer=lambda params: optim.SGD(params, 0.3, momentum=0.9),
+    )
+    seen = ash.from_torch(Normed().eval(), (rows[0],))
+    trains, evaluates = ash.plan(step, mesh="dp=2 tp=3"), ash.plan(seen, mesh="d=5")
+    net, average = Normed(), torch.optim.swa_utils.AveragedModel(Normed())
+    own, mean = torch.optim.SGD(net.parameters(), 0.3, momentum=0.9), dict.fromkeys(step.state(), 0.0)
+    for count, x in enumerate(rows):
+        trains.run(*step.arrays(x))
+        seen.load_state(step.state())
+        own.zero_grad()
+        net.train()(x).square().mean().backward()
+        own.step()
+        average.update_parameters(net)
+        torch.testing.assert_close(
+            torch.from_numpy(evaluates.run(*seen.arrays(x))), net.eval()(x), rtol=1e-4, atol=1e-5
+        )
+        now = {name: value for name, value in step.state().items() if value.is_floating_point()}
+        mean = {name: mean[name] + (now[name] - mean[name]) / (count + 1) for name in now}
+    seen.load_state(mean)
+    for name, one in average.module.named_parameters():
+        torch.testing.assert_close(seen.state()[name], one.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_two_steps_train_parts_of_one_model_in_turn() -> None:
+    """A generator and a critic, as of a WGAN: each step leaves the other's weights alone, and takes what it made."""
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(6)
+            self.generator, self.critic = torch.nn.Linear(4, 6), torch.nn.Linear(6, 1)
+
+        def forward(self, noise: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made = self.critic(torch.tanh(self.generator(noise)))
+            return made.mean() - torch.tanh(self.critic(x)).mean(), -made.mean()
+
+    torch.manual_seed(8)
+    given = [(torch.randn(6, 4), torch.randn(6, 6)) for _ in range(4)]
+    steps = []
+    for turn, part in enumerate(("critic", "generator")):
+        steps.append(
+            ash.from_torch(
+                Pair(),
+                given[0],
+                loss=lambda found, *_, turn=turn: found[turn],
+                optimizer=lambda params, part=part: optim.AdamW(
+                    [one for one in params if one.name.startswith(part)], 1e-2, eps=1e-4
+                ),
+            )
+        )
+    plans = [ash.plan(one, mesh="dp=2 tp=3") for one in steps]
+    pair, found, wanted = Pair(), [], []
+    own = [torch.optim.AdamW(part.parameters(), 1e-2, eps=1e-4) for part in (pair.critic, pair.generator)]
+    for turn, data in enumerate(given):
+        now, other = turn % 2, 1 - turn % 2
+        found.append(float(plans[now].run(*steps[now].arrays(*data))))
+        steps[other].load_state(steps[now].state())
+        pair.zero_grad()
+        loss = pair(*data)[now]
+        loss.backward()
+        own[now].step()
+        wanted.append(loss.item())
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_state_that_does_not_fit_says_what_is_missing() -> None:
+    model = imported(lambda params: optim.AdamW(params, 1e-2))
+    before, state = model.state(), model.training_state()
+    with pytest.raises(AutoshardError, match=r"no table.weight and 6 more among the 9 .* has net.table.weight"):
+        model.load_state({f"net.{name}": one for name, one in before.items()})
+    del state["moment1.up.bias"]
+    with pytest.raises(AutoshardError, match=r"there is no moment1.up.bias among .* others of its optimizer's states"):
+        model.load_state(state)
+    with pytest.raises(AutoshardError, match=r"up.weight is f32\[42, 18\]; it cannot take"):
+        model.load_state({**before, "up.weight": torch.ones(18, 42)})
+    model.load_state({**before, "something.else": torch.ones(1)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
+from autoshard.frontends.kept import Kept
 from autoshard.frontends.results import check_count, picked, plain
 from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.torch.importer import Importer
@@ -262,6 +263,35 @@ class TorchModel(Cell):
     def state(self) -> dict[str, Any]:
         """The parameters' present values as torch tensors, by qualified name."""
         return {one.name: tensor_of(one.data) for one in self.get_parameters()}
+
+    @property
+    def _kept(self) -> Kept:
+        return Kept(self.name, [*self.get_parameters()], self.traced.parameters.values())
+
+    def training_state(self) -> dict[str, np.ndarray]:
+        """The same as arrays, and the optimizer's states and counters: what `load_state` goes on from."""
+        return self._kept.values()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up tensors or arrays by name: `training_state()` to go on from, `state()` of another import, or a state
+        dict of the module. Of the latter two states of the optimizer stay as they are; names it does not know, too.
+
+        Raises:
+            UnknownNameError: one of its parameters is missing, or some of its optimizer's states are.
+            ShapeError: a value of another shape or kind.
+
+        >>> import torch
+        >>> import autoshard
+        >>> one, other = (autoshard.from_torch(torch.nn.Linear(6, 4), (torch.ones(2, 6),)) for _ in range(2))
+        >>> other.load_state(one.state())
+        >>> torch.equal(other.state()["weight"], one.state()["weight"])
+        True
+        """
+        self._kept.take(state, _plain)
+
+
+def _plain(one: Any) -> np.ndarray:
+    return array_of(one) if hasattr(one, "detach") else np.array(one)
 
 
 def _unflattened(leaves: list[Any], spec: Any) -> Any:

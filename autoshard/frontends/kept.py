@@ -1,0 +1,74 @@
+"""What an imported model keeps from step to step, by name: to save, to go on from elsewhere, to load into another
+import of the same module (one that evaluates it, or trains other parts of it).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The parameters of a model called `name`.
+
+    Args:
+        own: parameters and buffers of its module.
+        used: what its trace reads: of `own`, and the optimizer's states and counters.
+    """
+
+    name: str
+    own: Sequence[Parameter]
+    used: Collection[Parameter]
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The present values by name."""
+        return {one.name: np.array(one.data) for one in (*self.own, *self._beside)}
+
+    @property
+    def _beside(self) -> list[Parameter]:
+        own = {id(one) for one in self.own}
+        return [one for one in self.used if id(one) not in own]
+
+    def take(self, state: Mapping[str, Any], plain: Callable[[Any], np.ndarray]) -> None:
+        """Give them values by name; others are passed over. The optimizer's states and counters stay as they are where
+        there is a value for none of them, and so does what the trace does not read.
+
+        Args:
+            plain: makes an array of numpy of a value, copied.
+
+        Raises:
+            UnknownNameError: there is no value for one.
+            ShapeError: one is of another shape or kind; those before it have been taken then.
+        """
+        used, beside = {id(one) for one in self.used}, self._beside
+        further = beside if any(one.name in state for one in beside) else []
+        own = [one for one in self.own if id(one) in used or one.name in state]
+        missing = [one.name for one in (*own, *further) if one.name not in state]
+        if missing:
+            raise UnknownNameError(_says(self.name, missing, state, any(one.name == missing[0] for one in own)))
+        for one in (*own, *further):
+            one.set_data(plain(state[one.name]))
+
+
+def _says(name: str, missing: list[str], state: Mapping[str, Any], is_own: bool) -> str:
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    text = f"load_state of {name!r}: there is no {missing[0]}{more} among the {len(state)} values given"
+    if not is_own:
+        return (
+            f"{text}, but others of its optimizer's states; leave all of them out (state()) to keep those that it has"
+        )
+    ends = [one for one in state if one.endswith(f".{missing[0]}") or missing[0].endswith(f".{one}")]
+    near = ends or difflib.get_close_matches(missing[0], list(state), n=3)
+    has = f", which has {', '.join(near[:3])}" if near else ""
+    return f"{text}{has}; give values by the names of its state()"
+
+
+__all__ = ["Kept"]
