@@ -86,7 +86,7 @@ LAYERS = [
         "autoshard.truth",
     ],
     ["autoshard.mindspore.callbacks", "autoshard.mindspore.feed"],
-    ["autoshard.mindspore.sessions"],
+    ["autoshard.mindspore.sessions", "autoshard.mindspore.shown"],
     ["autoshard.mindspore.model", "autoshard.mindspore.parallel"],
     ["autoshard.mindspore.one_step", "autoshard.mindspore.train"],
     ["autoshard.mindspore", "autoshard.report"],

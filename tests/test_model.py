@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from autoshard.mindspore import set_seed
 from autoshard.mindspore.callbacks import TrainingError
 from autoshard.mindspore.checkpoint import CheckpointError
 from autoshard.mindspore.dataset import DataError, NumpySlicesDataset
+from autoshard.mindspore.shown import InTraining
 from autoshard.util.errors import AutoshardError, ContextError, GraphError, StrategyError
 
 AUTO = {"parallel_mode": "auto_parallel", "full_batch": True}
@@ -278,6 +281,69 @@ def test_sync_brings_parameters_into_the_cells():
     first, second, third = Watch.biases
     assert (first != second).any() and (second != third).any()
     assert (third == net.dense2.bias.asnumpy()).all()
+
+
+class Clamp(ash.Callback):
+    """Weights kept small, as a WGAN's critic has them, in MindSpore's words; and an average of what they were."""
+
+    def __init__(self, sync=False):
+        self.sync, self.average, self.seen = sync, None, []
+
+    def on_train_step_end(self, run_context):
+        if self.sync:
+            run_context.model.sync()
+        asked = run_context.original_args()
+        self.seen.append((asked.cur_step_num - 1) % asked.batch_num + 1)
+        for one in asked.network.trainable_params():
+            one.set_data(np.clip(one.asnumpy(), -0.2, 0.2))
+        weight = np.array(asked.network.dense1.weight.asnumpy())
+        self.average = weight if self.average is None else 0.9 * self.average + 0.1 * weight
+
+
+def clamped(settings, rows, **train):
+    """Network and callback after two epochs."""
+    ash.reset_auto_parallel_context()
+    ms.set_seed(4)
+    ash.set_auto_parallel_context(**settings)
+    net, clamp = Net(), Clamp()
+    Model(net, nn.MSELoss(), momentum(net)).train(2, rows, callbacks=[ash.LossMonitor(2), clamp], **train)
+    return net, clamp
+
+
+@pytest.mark.parametrize("settings", [{**AUTO, **MESH}, {"parallel_mode": "data_parallel", "device_num": 2}])
+def test_callbacks_read_and_write_what_is_trained(settings):
+    """What a step left, and what the next one goes on with; however it is split as on one device."""
+    settings = {"gradients_mean": True, **settings}
+    (one, alone), (many, split) = clamped({}, data()), clamped({"full_batch": True, **settings}, data())
+    assert alone.seen == split.seen == [1, 2, 3] * 2
+    np.testing.assert_allclose(split.average, alone.average, rtol=1e-4, atol=1e-6)
+    for left, right in zip(one.trainable_params(), many.trainable_params(), strict=True):
+        np.testing.assert_allclose(right.asnumpy(), left.asnumpy(), rtol=1e-4, atol=1e-6)
+        assert np.abs(left.asnumpy()).max() <= 0.2
+
+
+def test_where_each_rank_is_a_process_reading_says_to_bring_values_together():
+    one = Parameter(np.ones(3, np.float32), name="weight")
+    session = SimpleNamespace(comm=SimpleNamespace(ranks=(0,), world=2))
+    one.data = InTraining(one, session)
+    assert one.shape == (3,)
+    with pytest.raises(TrainingError, match=r"weight is read at .*test_model.py:\d+ while .*run_context.model.sync"):
+        one.asnumpy()
+
+
+def test_a_callback_that_fails_leaves_the_cells_as_they_were():
+    net = Net()
+    before = net.dense1.weight.asnumpy().copy()
+
+    class Fails(ash.Callback):
+        def on_step_end(self, progress):
+            assert (net.dense1.weight.asnumpy() != before).any()
+            raise KeyError("own")
+
+    ash.set_auto_parallel_context(**AUTO, **MESH)
+    with pytest.raises(KeyError, match="own"):
+        Model(net, nn.MSELoss(), momentum(net)).train(1, data(), callbacks=Fails())
+    assert np.isfinite(net.dense1.weight.asnumpy()).all()
 
 
 def test_checkpoints_are_kept_and_load(tmp_path):

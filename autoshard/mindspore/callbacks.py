@@ -24,15 +24,27 @@ class TrainingError(AutoshardError):
     """Training that cannot go on."""
 
 
+class _Arguments(SimpleNamespace):
+    """What MindSpore's callbacks ask for."""
+
+    @property
+    def batch_num(self) -> int:
+        """How many steps an epoch has; counted when asked for, as a dataset may have to run through its source."""
+        return self.train_dataset.get_dataset_size()
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where training stands.
 
     Attributes:
-        model: the Model that trains; its `sync()` brings the current parameters into the network's cells.
+        model: the Model that trains. Parameters of its network are those that the step left, and what a callback sets
+            them to is trained on; where each rank is a process, all call `model.sync()` before they read.
         epoch, step: from 1 on; step counts within the epoch.
         total_steps: all steps of this `train` call.
         loss: that of the last step, a number: where the loss is no scalar, the mean over its elements.
+        epochs: how many there will be.
+        dataset: the rows that it trains on.
     """
 
     model: Any
@@ -40,15 +52,21 @@ class Progress:
     step: int = 0
     total_steps: int = 0
     loss: float = math.nan
+    epochs: int = 1
+    dataset: Any = None
 
     def original_args(self) -> SimpleNamespace:
         """The same under MindSpore's names, for callbacks that are written for its RunContext."""
-        return SimpleNamespace(
+        return _Arguments(
+            train_dataset=self.dataset,
             cur_epoch_num=self.epoch,
             cur_step_num=self.total_steps,
             net_outputs=self.loss,
             network=self.model.network,
+            train_network=self.model.network,
+            loss_fn=self.model.loss_fn,
             optimizer=self.model.optimizer,
+            epoch_num=self.epochs,
         )
 
 

@@ -27,6 +27,7 @@ from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.mindspore.planning import layout_summary
 from autoshard.mindspore.resume import Position, TrainingState
 from autoshard.mindspore.sessions import LOSS, RESULTS, TRAIN, AnySession, Sessions
+from autoshard.mindspore.shown import Cells, shown
 from autoshard.pipeline.planning import PlannedPipeline
 
 
@@ -62,6 +63,7 @@ class Model:
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions = Sessions(self)
         self._active: AnySession | None = None
+        self._cells: Cells | None = None  # what `train_once` left in the cells
         self._position = Position()
 
     def train(
@@ -104,7 +106,9 @@ class Model:
         if not 0 <= initial_epoch < epoch:
             raise TrainingError(f"train: initial_epoch is {initial_epoch!r}; it is at least 0 and below epoch {epoch}")
         done = self._position if resume else Position()
-        progress = Progress(self, done.epoch, done.step, done.total_steps)
+        self.sync()
+        self._active = None  # what has been written to the cells since counts
+        progress = Progress(self, done.epoch, done.step, done.total_steps, epochs=epoch, dataset=train_dataset)
         try:
             _tell(listeners, "on_train_begin", progress)
             for number in range(1 + initial_epoch, epoch + 1):
@@ -239,8 +243,10 @@ class Model:
         self.network.set_train(True)
         for row, feed in self._sessions.rows([columns], "a step"):
             session = self._activated(self._sessions.of(TRAIN, feed))
+            self._take_cells()
             loss = session.step(self._sessions.given(session, feed, row))
             self.sync()
+            self._cells = Cells(session)
             return loss
         raise TrainingError("train_once: no row")
 
@@ -253,7 +259,7 @@ class Model:
         """Bring the parameters as they stand now, in blocks on the ranks, into the network's cells.
 
         All ranks must call it together. `train` does so at its end; a callback that reads parameters calls it
-        before.
+        before, where each rank is a process.
         """
         if self._active is not None:
             self._active.store()
@@ -274,6 +280,7 @@ class Model:
         Raises:
             CheckpointError: on every rank, should any fail; the checkpoints before it are whole.
         """
+        self._take_cells()
         comm = self._active.comm if self._active is not None else self._sessions.comm
         if comm.world == 1 and get_rank():
             return Path(directory)  # Processes that train each for itself do not overwrite each other's files.
@@ -326,24 +333,33 @@ class Model:
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
         begun = progress.step
+        heard = any(not type(one).__module__.startswith("autoshard.") for one in listeners)
         for row, feed in islice(self._sessions.rows(dataset, f"epoch {progress.epoch}"), begun, None):
             session = self._activated(self._sessions.of(TRAIN, feed))
             loss = session.step(self._sessions.given(session, feed, row))
             progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
             self._position = Position(progress.epoch, progress.step, progress.total_steps)
-            _tell(listeners, "on_step_end", progress)
+            with shown(session, heard):
+                _tell(listeners, "on_step_end", progress)
         if not progress.step:
             raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
         if progress.step > begun:
-            _tell(listeners, "on_epoch_end", progress)
+            assert self._active is not None
+            with shown(self._active, heard):
+                _tell(listeners, "on_epoch_end", progress)
         return progress
+
+    def _take_cells(self) -> None:
+        """Go on with what has been written to the cells since `train_once`."""
+        if self._active is not None and self._cells is not None and self._cells.have_changed():
+            self._active.load()
 
     def _activated(self, session: AnySession) -> AnySession:
         """The session, with the parameters in its blocks."""
         if session is not self._active:
             self.sync()
             session.load()
-            self._active = session
+            self._active, self._cells = session, None
         return session
 
 

@@ -117,6 +117,53 @@ def test_one_step_is_a_step_of_the_model() -> None:
     np.testing.assert_allclose(weight, known, rtol=1e-5, atol=1e-6)
 
 
+class Critic(nn.Cell):
+    """The loss of a WGAN's critic, or with one argument its generator's."""
+
+    def __init__(self, generator: nn.Cell, judge: nn.Cell) -> None:
+        super().__init__()
+        self.generator, self.judge = generator, judge
+
+    def construct(self, noise: Any, x: Any = None) -> Any:
+        made = ops.ReduceMean()(self.judge(ops.tanh(self.generator(noise))))
+        return -made if x is None else made - ops.ReduceMean()(self.judge(x))
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel_mode": "auto_parallel", "device_num": 6, "full_batch": True}])
+def test_steps_of_two_models_and_written_cells_are_gone_on_with(settings: dict[str, Any]) -> None:
+    """A WGAN: critic and generator in turn, and the critic's weights clipped between steps; as torch does it."""
+    torch = pytest.importorskip("torch")
+    ms.set_seed(3)
+    ms.set_auto_parallel_context(**settings)
+    parts = nn.Dense(4, 6), nn.SequentialCell(nn.Dense(6, 8, activation="tanh"), nn.Dense(8, 1))
+    theirs = [torch.nn.Linear(4, 6), torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))]
+    for part, other in zip(parts, theirs, strict=True):
+        for one, tensor in zip(part.trainable_params(), other.parameters(), strict=True):
+            tensor.data = torch.from_numpy(one.asnumpy().copy())
+    made, judge = [nn.TrainOneStepCell(Critic(*parts), nn.SGD(part.trainable_params(), 0.3)) for part in parts]
+    optimizers = [torch.optim.SGD(part.parameters(), 0.3) for part in theirs]
+    random, found, wanted = np.random.default_rng(1), [], []
+
+    def torch_step(turn: int, loss: Any) -> None:
+        optimizers[turn].zero_grad()
+        loss.backward()
+        optimizers[turn].step()
+        wanted.append(loss.item())
+
+    for _ in range(3):
+        noise, x = (random.normal(size=(12, size)).astype(np.float32) for size in (4, 6))
+        found.append(float(judge(noise, x)))
+        for one in parts[1].trainable_params():
+            one.set_data(np.clip(one.asnumpy(), -0.2, 0.2))
+        found.append(float(made(noise)))
+        drawn = torch.tanh(theirs[0](torch.from_numpy(noise)))
+        torch_step(1, theirs[1](drawn).mean() - theirs[1](torch.from_numpy(x)).mean())
+        for tensor in theirs[1].parameters():
+            tensor.data.clamp_(-0.2, 0.2)
+        torch_step(0, -theirs[1](torch.tanh(theirs[0](torch.from_numpy(noise)))).mean())
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_gradients_of_functions_train_a_network() -> None:
     ms.set_seed(3)
     net, loss = Net(), nn.SoftmaxCrossEntropyWithLogits(**LOSS)
