@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import flax.linen as linen
+import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +93,36 @@ def test_several_steps_go_on_with_the_state() -> None:
         params, state = step(params, state)
     for one, other in zip(jax.tree.leaves(model.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+
+
+class Dropping(nnx.Module):
+    """An nnx module with what no optimizer is given: statistics of a batch norm, keys and counts of a dropout."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.up, self.norm = nnx.Linear(8, 10, rngs=rngs), nnx.BatchNorm(10, rngs=rngs)
+        self.dropout, self.down = nnx.Dropout(0.3, rngs=rngs), nnx.Linear(10, 3, rngs=rngs)
+        self.train()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.square(self.down(self.dropout(nnx.relu(self.norm(self.up(x)))))).mean()
+
+
+def test_an_nnx_module_trains_as_by_nnx_optimizer() -> None:
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2, eps=1e-4))
+    model = ash.from_jax(Dropping(), X, loss=lambda loss, x: loss, optimizer=optimizer)
+    assert not any("dropout" in name or "norm.mean" in name for name in model.optimizer.states)
+    planned = ash.plan(model, mesh="a=3 b=2")
+    found = [float(planned.run(X * scale)) for scale in (1, 2, 3)]
+    module = Dropping()
+    own, wanted = nnx.Optimizer(module, optimizer, wrt=nnx.Param), []
+    for scale in (1, 2, 3):
+        loss, gradients = nnx.value_and_grad(lambda module, scale=scale: module(X * scale))(module)
+        own.update(module, gradients)
+        wanted.append(float(loss))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    np.testing.assert_allclose(model.state()["up.kernel"], module.up.kernel[...], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(model.state()["norm.mean"], module.norm.mean[...], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("gradients", ["autoshard", "jax"])

@@ -25,7 +25,7 @@ from autoshard.frontends.jax.optimizers import OptaxOptimizer, is_optax
 from autoshard.frontends.jax.patterns import patterns_of
 from autoshard.frontends.jax.reference import InJax, run_in_jax
 from autoshard.frontends.jax.replay import Replay
-from autoshard.frontends.jax.sources import JaxSource, argument_names, subtree
+from autoshard.frontends.jax.sources import JaxSource, argument_names
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
 from autoshard.frontends.kept import Kept
 from autoshard.frontends.results import check_count, picked
@@ -111,15 +111,14 @@ class JaxModel(Cell):
             return None
         if not is_optax(optimizer):
             return made_optimizer(optimizer, self.trainable_params(), "from_jax", ", or an optimizer of optax")
-        tree = subtree(self.source.params, self.source.collection)
         inside = [self._parameters[name] for name in self.optimized]
-        return OptaxOptimizer(optimizer, tree, [one if one.requires_grad else None for one in inside])
+        return OptaxOptimizer(optimizer, self.source.optimized, [one if one.requires_grad else None for one in inside])
 
     @property
     def optimized(self) -> list[str]:
         """The names of the leaves that an optimizer of optax is given."""
         start = f"{self.source.collection}." if self.source.collection else ""
-        return [name for name in self._names if name.startswith(start)]
+        return [f"{start}{name}" for name, _ in named_leaves(self.source.optimized)]
 
     # -- the program
 

@@ -26,7 +26,8 @@ class JaxSource:
             names of `params`, and may be empty.
         params: the tree of parameters.
         trained: the names of those that an optimizer may train.
-        collection: what the names of an optimizer's own tree begin with ("params." of linen's variables), or ''.
+        optimized: the tree that an optimizer of optax is given, a part of `params`.
+        collection: what the names in it begin with among those of `params` ("params" of linen's variables), or ''.
         name: what the graph is called.
         top: the scope that a framework puts around the whole model.
         signature: of the arguments after the parameters.
@@ -35,6 +36,7 @@ class JaxSource:
     function: Callable
     params: Any
     trained: tuple[str, ...]
+    optimized: Any
     collection: str
     name: str
     top: str
@@ -63,7 +65,7 @@ def source_of(model: Any, params: Any) -> JaxSource:
     def function(params: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return model(params, *args, **kwargs), {}
 
-    return JaxSource(function, params, floats, "", name, "", inspect.Signature(own))
+    return JaxSource(function, params, floats, params, "", name, "", inspect.Signature(own))
 
 
 def is_module(model: Any) -> bool:
@@ -101,7 +103,10 @@ def _linen(module: Any, variables: Any) -> JaxSource:
 
     trained = [name for name, leaf in named_leaves(variables) if name.startswith("params.") and _is_float(leaf)]
     name = type(module).__name__
-    return JaxSource(function, variables, tuple(trained), "params", name, module.name or name, _own_arguments(module))
+    optimized = variables.get("params", {})
+    return JaxSource(
+        function, variables, tuple(trained), optimized, "params", name, module.name or name, _own_arguments(module)
+    )
 
 
 # -- flax nnx
@@ -122,8 +127,9 @@ def _nnx(module: Any, params: Any) -> JaxSource:
         changed = nnx.state(model, nnx.Not(nnx.Param))
         return found, changed
 
-    trained = tuple(name for name, leaf in named_leaves(nnx.state(module, nnx.Param)) if _is_float(leaf))
-    return JaxSource(function, state, trained, "", type(module).__name__, "", _own_arguments(module))
+    optimized = nnx.state(module, nnx.Param)  # as nnx.Optimizer(wrt=nnx.Param): no statistics, no keys of dropout
+    trained = tuple(name for name, leaf in named_leaves(optimized) if _is_float(leaf))
+    return JaxSource(function, state, trained, optimized, "", type(module).__name__, "", _own_arguments(module))
 
 
 # -- arguments
@@ -141,8 +147,3 @@ def argument_names(
             names.append(parameter.name)
     names += [f"arg{i}" for i in range(len(names), len(args))]
     return [*zip(names, args, strict=False), *kwargs.items()]
-
-
-def subtree(tree: Any, collection: str) -> Any:
-    """The part of a tree that an optimizer sees."""
-    return tree[collection] if collection else tree
