@@ -2,11 +2,11 @@
 
 The graph becomes a factor graph (`factor_graph.py`), of which `exact/` finds the least sum (`over_mesh_cuts.py`). The
 sum is a bound below the seconds of every plan's program: works and redistributions as programs have them, collectives
-that programs do together without the latency that they share (`partition/bundling.py`). The plan of the least sum, or
-the default mode's if its program takes less time, is the answer: "seconds" is the price of its program, "bound" the
-least sum, "gap" what is between them, and "proven" is 1 where that is nothing. Copies that begin at nearer copies, and
-redistributions that are moved past operators, can bring the program of a plan below its sum; where they do so for the
-answer, its price is given as the bound, and nothing is proven.
+that programs do together without the latency that they share (`partition/bundling.py`). The plan of the least sum, or a
+rival's (the default mode, dynamic programming) if its program takes less time, is the answer: "seconds" is the price of
+its program, "bound" the least sum, "gap" what is between them, and "proven" is 1 where that is nothing. Copies that
+begin at nearer copies, and redistributions that are moved past operators, can bring the program of a plan below its
+sum; where they do so for the answer, its price is given as the bound, and nothing is proven.
 
 Where a mesh has so many axes that an operator would have more than `mesh_cuts.MOST` strategies, neighbouring axes are
 used as one: then "restricted" is 1, and the proof is among the strategies of the "searched" ways to do so, which
@@ -33,16 +33,17 @@ from autoshard.search.exact.over_mesh_cuts import (
 from autoshard.search.exact.search import EQUAL, solve
 from autoshard.search.memory_limit import MEMORY
 from autoshard.search.mesh_cuts import MeshCuts
-from autoshard.search.modes.default import sharding_propagation
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest, keeps_limit, price_of, retold
 from autoshard.search.recompute import RECOMPUTE, recomputing
-from autoshard.search.registry import plan_flat, search_mode
+from autoshard.search.registry import find_mode, plan_flat, search_mode
 from autoshard.util.clock import now
 from autoshard.util.doing import so_far
 from autoshard.util.errors import MemoryLimitError, PlanError
 
 NAME = OPTIMAL
+RIVALS = ("sharding_propagation", "dynamic_programming")
+"""Modes whose plans are taken where their programs cost less than that of the least sum."""
 TIME_LIMIT = "time_limit"
 """The option that bounds the search, in seconds of processor time; at its end the best plan so far is returned, with
 the bound so far."""
@@ -52,7 +53,8 @@ the bound so far."""
 def optimal(problem: Problem) -> Plan:
     """The plan of least time; with the option recompute="auto" also among graphs with activations made again.
 
-    The plan of the default mode is taken where its program costs less than that of the plan with the least sum.
+    The plan of the default mode, or of dynamic programming, is taken where its program costs less than that of the plan
+    with the least sum.
 
     Raises:
         PlanError: operators that hold others which no other part has settled, or a bad time limit.
@@ -97,16 +99,17 @@ def _unproven(problem: Problem, plan: Plan, why: str) -> Plan:
 
 
 def _rivals(problem: Problem) -> tuple[Plan, ...]:
-    """The plan of the default mode, if it finds one within the limit of memory."""
-    with suppress(PlanError):
-        plan = sharding_propagation(replace(problem, options=_limit_alone(problem)))
-        if keeps_limit(problem, plan):
-            return (plan,)
-    return ()
-
-
-def _limit_alone(problem: Problem) -> dict[str, object]:
-    return {name: value for name, value in problem.options.items() if name == MEMORY}
+    """Plans of the default mode, and of dynamic programming where there is no limit of memory, which it keeps none of;
+    those that they find within the limit."""
+    limit = {name: value for name, value in problem.options.items() if name == MEMORY}
+    alone = replace(problem, options=limit)
+    found = []
+    for name in RIVALS[: 1 if limit else None]:
+        with suppress(PlanError):
+            plan = find_mode(name)(alone)
+            if keeps_limit(problem, plan):
+                found.append(plan)
+    return tuple(found)
 
 
 def _optimal(problem: Problem) -> Plan:
