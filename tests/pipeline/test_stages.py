@@ -176,3 +176,13 @@ def test_models_without_a_gradient_go_forward_alone():
     pipeline = cut_stages(traced, {"dense1": 0, "dense2": 1}, 4)
     ran = run_stages(pipeline, make_schedule("gpipe", 2, 4), traced.inputs(X))
     np.testing.assert_allclose(ran.outputs[0], evaluate(traced.graph, traced.inputs(X))[0], rtol=1e-12)
+
+
+def test_gradients_of_the_layer_that_reads_data_are_made_beside_it():
+    """Its weight's gradient reads rows of data and a gradient that the next stage sends: it is no sum of gradients."""
+    net = nn.SequentialCell(nn.Dense(6, 8), nn.Dense(8, 4))
+    step = train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), X[:, :6])
+    pipeline = cut_stages(step.traced, {"0": 0, "1": 1}, 2)
+    (own,) = (value for value in pipeline.made_by if value.name.startswith("grad.0.matmul"))
+    assert pipeline.made_by[own].stage == 0
+    assert sorted(pipeline.made_by[value].stage for value in pipeline.crossing) == [0, 1]

@@ -175,7 +175,7 @@ class _Assigner:
             self._check(node, stage, max(ahead, default=0))
             return stage, True
         last = self.count - 1
-        is_sum = not ahead and len(node.operands) > 1 and self.weights.keys().isdisjoint(node.uses)
+        is_sum = not ahead and len(back) > 1 and self.weights.keys().isdisjoint(node.uses)
         stage = last if is_sum else self._made_for(node, max(ahead, default=last))
         return min([stage, *back]), False
 
