@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,10 @@ from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made
 from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, fastest
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
+from autoshard.pipeline.quick_plans import QUICK
 from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stage_memo import StageMemo
 from autoshard.pipeline.stage_plans import planned_stages
 from autoshard.pipeline.stages.assign import assign_nodes
 from autoshard.pipeline.stages.cut import cut_as_assigned
@@ -54,14 +58,15 @@ def found_stages(
     devices = known_mesh(mesh).devices
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(devices)
+    memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
 
-    def planned(
-        step: StepParts, nodes: Mapping[Node, int], order: Schedule, groups: tuple[RankGroup, ...]
+    def planned_by(
+        mode: str, step: StepParts, nodes: Mapping[Node, int], order: Schedule, groups: tuple[RankGroup, ...]
     ) -> PlannedPipeline:
         cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
         is_split = any(group.mesh.devices > 1 for group in groups)
         own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
-        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes))
+        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes), memo=memos[own])
 
     find_mode(mode)
     counts, names, limit, statistics = chosen
@@ -69,9 +74,9 @@ def found_stages(
     if layers is not None and layers.are_equal and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
         wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
         return _found_by_layers(traced, layers, wanted, tuple(passes))
-    best, told = fastest(
-        StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics), planned
-    )
+    wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
+    quick = partial(planned_by, QUICK) if mode == DEFAULT_SEARCH else None
+    best, told = fastest(wanted, partial(planned_by, mode), quick)
     return replace(best, searched=told)
 
 

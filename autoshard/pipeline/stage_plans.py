@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autoshard.ir.graph import DATA
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
+from autoshard.pipeline.quick_plans import QUICK, quick_plan
 from autoshard.pipeline.schedules.action import FORWARD
 from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stage_memo import StageMemo
 from autoshard.pipeline.stages.cut import Pipeline
 from autoshard.pipeline.stages.whole import StagedStep, whole_step
 from autoshard.pipeline.transfers.group import RankGroup
@@ -42,13 +45,18 @@ def planned_stages(
     mode: str,
     passes: tuple[str, ...],
     options: Mapping[str, Any] = NO_OPTIONS,
+    memo: StageMemo | None = None,
 ) -> PlannedPipeline:
-    """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to."""
-    whole = whole_step(pipeline)
+    """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to.
+
+    Args:
+        memo: plans by the same mode on the same hardware that are known already; stages of this pipeline join them.
+    """
+    whole, memo = whole_step(pipeline), memo or StageMemo()
     check_states(whole, order)
     graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
     plans = tuple(
-        _planned(traced, graph, groups[place], mode, hardware, passes, options)
+        _planned(traced, graph, groups[place], mode, hardware, passes, options, memo)
         for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
     )
     return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
@@ -104,15 +112,17 @@ def _planned(
     hardware: Hardware,
     passes: tuple[str, ...],
     options: Mapping[str, Any],
+    memo: StageMemo,
 ) -> Plan:
-    graph, mesh = stage.graph, group.mesh
-    if is_named(mode):
-        # A plan known by name splits what comes of other stages as it splits data.
-        own = traced.graph.role_of
-        roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
-        graph = replace(graph, roles=tuple(roles))
+    graph, own, mesh = stage.graph, traced.graph.role_of, group.mesh
     asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
-    known = {REDUCED_ONCE: True, PART_OF_STEP: bool(traced.graph.updates)} if is_named(mode) else {}
-    options = {**options, **known}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
-    return with_rings(find_mode(mode)(problem), hardware)
+    # A plan known by name splits what comes of other stages as it splits data.
+    roles = tuple(role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
+    known = {**options, REDUCED_ONCE: True, PART_OF_STEP: bool(traced.graph.updates)}
+    named = replace(problem, graph=replace(graph, roles=roles), options=known)
+    if mode == QUICK:
+        found = memo.plan(problem, partial(quick_plan, named=named), roles)
+    else:
+        found = memo.plan(named if is_named(mode) else problem, find_mode(mode))
+    return with_rings(found, hardware)

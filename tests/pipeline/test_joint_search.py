@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
+from autoshard.layout.mesh import Mesh
 from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
-from autoshard.pipeline.joint.space import BlockSeconds, StageChoice, choices, splits
+from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices, placements, splits
 from autoshard.pipeline.schedules import SCHEDULES, Durations, make_schedule, simulate
+from autoshard.pipeline.stage_memo import StageMemo
+from autoshard.search import find_mode
+from autoshard.search.problem import Problem
 from autoshard.trace import set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import AutoshardError, MemoryLimitError, PlanError
@@ -38,7 +43,7 @@ def test_the_fastest_of_all_choices_is_found():
             order = _made(name, StageChoice(micro, (1,) * (len(cuts) + 1), one.schedule.ranks_of_stages, cuts))
             seconds += [] if order is None else [one.with_schedule(order).price.seconds]
     assert len(seconds) > 10
-    assert found.price.seconds == pytest.approx(min(seconds))
+    assert found.price.seconds <= min(seconds) * (1 + 1e-9)  # plans that are soon made are tried, too
     assert found.searched is not None and found.searched.gap == 0
     assert found.searched.bound <= min(seconds)
     assert "none of them is faster" in found.report()
@@ -93,7 +98,8 @@ def test_what_is_priced_guides_what_is_priced_next():
     def of(micro, cut, seconds, nbytes=1.0):
         return Expected(StageChoice(micro, (1, 1), (0, 1), (cut,)), seconds / 2, seconds, nbytes)
 
-    order = GuidedOrder([of(1, 1, 4.0), of(1, 2, 2.0), of(2, 1, 3.0), of(2, 2, 1.0, nbytes=9.0)], limit=8)
+    every = [of(1, 1, 4.0), of(1, 2, 2.0), of(2, 1, 3.0), of(2, 2, 1.0, nbytes=9.0)]
+    order = GuidedOrder(every, 8, {one.choice: one.seconds for one in every}.__getitem__)
     first = order.take(below=10)
     assert first is not None and first == of(1, 2, 2.0)
     order.learn(first, 5.0, 1.0)  # 2.5 times what was expected, so 10 are expected of the other
@@ -106,6 +112,58 @@ def test_what_is_priced_guides_what_is_priced_next():
 def test_devices_are_dealt_out_whole():
     assert set(splits(8, 3)) == {(2, 2, 4), (2, 4, 2), (4, 2, 2)}
     assert list(splits(5, 2)) == [] and list(splits(5, 5)) == [(1, 1, 1, 1, 1)]
+
+
+def test_one_group_may_have_a_loop_of_two_stages():
+    assert list(placements(1)) == [(0,), (0, 0)]
+    assert list(placements(2)) == [(0, 1), (0, 1, 0, 1), (0, 1, 1, 0)]
+
+
+def test_equal_stages_are_searched_once():
+    """Equal but for names, wherever they stand; a stage of other widths is another."""
+    step, searched = step_of(256, 64, 64, 64, 64, 32), []
+    stages = {f"{i}": i for i in range(5)}
+
+    def counted(problem):
+        searched.append(problem.graph)
+        return search(problem)
+
+    search = find_mode("batch")
+    memo, plan = StageMemo(), planned_by_hand(step, stages)
+    problems = [Problem(one.graph, Mesh.flat(2), plan.hardware) for one in plan.graphs]
+    found = [memo.plan(one, counted) for one in problems]
+    assert [graph.name[-1] for graph in searched] == ["0", "1", "4"]  # 1, 2 and 3 are equal
+    for one, problem in zip(found, problems, strict=True):
+        own = search(problem)
+        assert one.graph is problem.graph and one.layouts == own.layouts and one.outputs == own.outputs
+        causes = [[str(each.cause) for each in plan.decisions.values()] for plan in (one, own)]
+        assert causes[0] == causes[1]
+
+
+def planned_by_hand(step, stages):
+    count = len(set(stages.values()))
+    return plan_pipeline(step, pipeline="/".join(["d=1"] * count), stages=stages, micro_batches=2)
+
+
+def test_estimates_are_the_price_where_all_is_known():
+    """Of a block a stage, on one device each; where groups took more, that is expected of others like them."""
+    step = step_of(256, 512, 384, 640)
+    plan = planned_by_hand(step, {"0": 0, "1": 1, "2": 2})
+    line = plan.price.durations
+    actions = line.forward, line.input_gradient, line.weight_gradient
+    work = BlockWork(
+        BlockSeconds(line.forward, tuple(map(sum, zip(*actions, strict=True)))),
+        *plan.price.started, plan.price.updates, (1, 1, 1), (0.0, 0.0, 0.0),
+        actions, line.forward_transfers[:-1], line.backward_transfers[1:],
+    )  # fmt: skip
+    estimates = StageEstimates({2: work}, lambda choice: [make_schedule("1f1b", len(choice.devices), 2)])
+    choice = StageChoice(2, (1, 1, 1), (0, 1, 2), (1, 2))
+    assert estimates.seconds(choice) == pytest.approx(plan.price.seconds, rel=0.01)  # but for what is done once before
+    other = StageChoice(2, (1, 2), (0, 1), (2,))
+    before = estimates.seconds(other)
+    of_one = planned_by_hand(step, {"0": 0, "1": 0, "2": 1})
+    estimates.learn(StageChoice(2, (1, 2), (0, 1), (2,)), of_one.price)
+    assert estimates.seconds(other) > before  # that group of "two" took what one takes
 
 
 def test_searches_that_cannot_be():

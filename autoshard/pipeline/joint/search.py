@@ -13,6 +13,7 @@ from autoshard.core.enumerate import divisors
 from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.joint.blocks import blocks_of
+from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
 from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices
 from autoshard.pipeline.planned.price import PipelinePrice
@@ -31,6 +32,13 @@ MOST_PRICED = 64
 """Pipelines that are planned at most unless one says how many."""
 MOST_REFUSED = 128
 """Pipelines that the mode cannot plan, after which a search ends."""
+NEAR, MOST_REFINED = 0.04, 3
+"""By how much, relatively, what was planned quickly may take longer than the best, to be planned thoroughly, and how
+many of these there are at most."""
+FEW = 16
+"""Choices that are left, up to which all are planned, whatever is expected of them."""
+FAR = 2.0
+"""How many times the limit what is expected of a choice may be, to be planned although as many were and none fits."""
 MOST_AXES = 2
 """Axes of a stage's mesh."""
 
@@ -100,59 +108,90 @@ Found = TypeVar("Found", bound=PricedPipeline)
 Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...]], Found]
 
 
-def fastest(wanted: StageRequest, planned: Planner[Found]) -> tuple[Found, StageSearch]:
+def fastest(
+    wanted: StageRequest, planned: Planner[Found], quick: Planner[Found] | None = None
+) -> tuple[Found, StageSearch]:
     """The pipeline of the fewest predicted seconds that keeps to the limit; of equal ones that with fewest stages.
 
     Args:
         planned: plans a step whose operators have stages.
+        quick: plans it about as well in far less time; those that may be the best are then planned by `planned`, too.
 
     Raises:
         MemoryLimitError: none keeps to the limit.
         GraphError: the step cannot be cut into micro batches.
         PlanError, StageError: what stands in the way of the first choice, if none that was tried can be planned.
     """
-    return _StageSearch(wanted, planned).run()
+    return _StageSearch(wanted, planned, quick).run()
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A choice that was priced on these meshes: seconds by its fastest schedule, or if one keeps to the limit by the
+    fastest that does."""
+
+    choice: StageChoice
+    groups: tuple[RankGroup, ...]
+    seconds: float
+    is_over: bool
 
 
 class _StageSearch(Generic[Found]):
     """One search; its schedules are remembered as long as it is."""
 
-    def __init__(self, wanted: StageRequest, planned: Planner[Found]) -> None:
-        self.wanted, self.planned = wanted, planned
+    def __init__(self, wanted: StageRequest, planned: Planner[Found], quick: Planner[Found] | None) -> None:
+        self.wanted, self.thorough, self.quick = wanted, planned, quick
+        self.planned = quick or planned
         self.steps = _steps(wanted)
         self.blocks = {count: blocks_of(step, wanted.hardware) for count, step in self.steps.items()}
         self.work = {count: self._work(count) for count in self.steps}
         self.best: Found | None = None
         self.least_memory = math.inf
+        self.tried: list[_Tried] = []
         self.orders: dict[tuple, tuple[Schedule, ...]] = {}
+        self.estimates = StageEstimates(self.work, self._schedules)
         self.priced = 0
         self.refused: list[PlanError | StageError] = []
 
     def run(self) -> tuple[Found, StageSearch]:
         every = list(self._choices())
-        order = GuidedOrder(every, math.inf if self.wanted.limit is None else self.wanted.limit)
-        one = order.take(math.inf, most_groups=1) or order.take(math.inf)  # first what takes no stages
+        limit = math.inf if self.wanted.limit is None else self.wanted.limit
+        order = GuidedOrder(every, limit, self.estimates.seconds)
+        one = order.take(math.inf, most_stages=1) or order.take(math.inf)  # first what takes no stages
+        left = math.inf
         while one is not None:
+            if self._is_enough(*order.expects(one), order.left):
+                left = one.least
+                break
             prices = [price for groups in self._groups(one.choice) for price in self._price(one.choice, groups)]
             if prices:
                 order.learn(one, *min(prices))
             else:
                 order.learn_refused(one)
-            if self.priced >= self.wanted.most or len(self.refused) >= MOST_REFUSED:
-                break
             one = order.take(math.inf if self.best is None else self.best.price.seconds)
+        if self.quick is not None:
+            self._refine()
         if self.best is None:
             self._refuse()
         assert self.best is not None
-        bound, left = (min(least, default=math.inf) for least in ((one.least for one in every), order.least_left))
+        left = min((left, *order.least_left))
+        bound = min((one.least for one in every), default=math.inf)
         return self.best, StageSearch(self.best.price.seconds, left, bound, self.priced, len(every))
+
+    def _is_enough(self, seconds: float, nbytes: float, left: int) -> bool:
+        """Whether a choice of which so much is expected, the most promising one of so many that are left, is not to be
+        planned. Few are planned all the same, which proves what is best."""
+        if self.priced >= self.wanted.most or len(self.refused) >= MOST_REFUSED:
+            limit = self.wanted.limit
+            return self.best is not None or not self.priced or limit is None or nbytes > FAR * limit
+        return self.best is not None and seconds >= self.best.price.seconds and left > FEW
 
     def _choices(self) -> Iterator[Expected]:
         counts = tuple(self.steps)
         fewest = min(counts, key=lambda count: self.blocks[count].count)
         seconds = self.work[fewest].seconds.whole
         for choice in choices(self.wanted.devices, seconds, counts, most_groups=self.wanted.devices):
-            if self._schedules(len(choice.devices), choice.places, choice.micro_batches):
+            if self._schedules(choice):
                 work = self.work[choice.micro_batches]
                 yield Expected(choice, work.seconds.least_seconds(choice), *work.expected(choice))
 
@@ -167,11 +206,11 @@ class _StageSearch(Generic[Found]):
             of = dict(zip(sizes, meshes, strict=True))
             yield stacked([of[size] for size in choice.devices])
 
-    def _schedules(self, groups: int, places: tuple[int, ...], micro_batches: int) -> tuple[Schedule, ...]:
+    def _schedules(self, choice: StageChoice) -> tuple[Schedule, ...]:
         """The schedules that place stages so."""
-        key = groups, places, micro_batches
+        key = len(choice.devices), choice.places, choice.micro_batches
         if key not in self.orders:
-            self.orders[key] = tuple(self._placing(groups, places, micro_batches))
+            self.orders[key] = tuple(self._placing(*key))
         return self.orders[key]
 
     def _placing(self, groups: int, places: tuple[int, ...], micro_batches: int) -> Iterator[Schedule]:
@@ -191,7 +230,7 @@ class _StageSearch(Generic[Found]):
     def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> list[tuple[float, int]]:
         """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast; seconds
         and bytes of a device by each of them."""
-        orders = self._schedules(len(choice.devices), choice.places, choice.micro_batches)
+        orders = self._schedules(choice)
         step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
         try:
             first = self.planned(step, stages, orders[0], groups)
@@ -199,17 +238,31 @@ class _StageSearch(Generic[Found]):
             self.refused.append(error)  # a stage that the mode cannot split so, or that reads what a later one makes
             return []
         self.priced += 1
-        found = []
+        self.estimates.learn(choice, first.price)
+        found, limit = [], self.wanted.limit
         for order in orders:
             one = first if order is orders[0] else first.with_schedule(order)
-            most = max(each.nbytes for each in one.price.memory)
+            most = 0 if limit is None else max(each.nbytes for each in one.price.memory)
             self.least_memory = min(self.least_memory, most)
             found.append((one.price.seconds, most))
-            if self.wanted.limit is not None and most > self.wanted.limit:
+            if limit is not None and most > limit:
                 continue
             if self.best is None or one.price.seconds < self.best.price.seconds * (1 - 1e-9):
                 self.best = one
+        over, seconds = min((limit is not None and most > limit, seconds) for seconds, most in found)
+        self.tried.append(_Tried(choice, groups, seconds, over))
         return found
+
+    def _refine(self) -> None:
+        """Plan what may be the best once more, thoroughly: what takes no stages, then what took the fewest seconds."""
+        self.planned = self.thorough
+        tried = sorted(self.tried, key=lambda one: (one.is_over, one.seconds))
+        tried.sort(key=lambda one: one is not next((each for each in tried if len(each.groups) == 1), None))
+        for number, one in enumerate(tried[:MOST_REFINED]):
+            most = math.inf if self.best is None else self.best.price.seconds * (1 + NEAR)
+            if number and (one.seconds > most or one.is_over and self.best is not None):
+                return
+            self._price(one.choice, one.groups)
 
     def _refuse(self) -> None:
         limit = self.wanted.limit
@@ -234,7 +287,12 @@ class _StageSearch(Generic[Found]):
         others = zip(forward, map(float, line.input_gradient), map(float, line.weight_gradient), strict=True)
         seconds = BlockSeconds(forward, tuple(map(sum, others)))
         nbytes = tuple(each.states + each.accumulators for each in one.price.memory)
-        return BlockWork(seconds, *one.price.started, one.price.updates, nbytes)
+        kept = tuple(each.activations / count for each in one.price.memory)  # GPipe holds all
+        back_input, back_weight = (tuple(map(float, one)) for one in (line.input_gradient, line.weight_gradient))
+        actions = forward, back_input, back_weight
+        onward, back = map(float, line.forward_transfers[:-1]), map(float, line.backward_transfers[1:])
+        started, update = one.price.started
+        return BlockWork(seconds, started, update, one.price.updates, nbytes, kept, actions, tuple(onward), tuple(back))
 
 
 def _meshes(devices: int) -> list[Mesh]:

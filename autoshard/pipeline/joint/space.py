@@ -31,6 +31,10 @@ class StageChoice:
     places: tuple[int, ...]
     cuts: tuple[int, ...]
 
+    def edges(self, blocks: int) -> tuple[int, ...]:
+        """Where stages begin and end, of so many blocks."""
+        return 0, *self.cuts, blocks
+
 
 @dataclass(frozen=True)
 class BlockSeconds:
@@ -42,7 +46,7 @@ class BlockSeconds:
     def least_seconds(self, choice: StageChoice) -> float:
         """Seconds that a step of a choice takes at least."""
         forward, whole = ((0.0, *accumulate(one)) for one in (self.forward, self.whole))
-        edges = (0, *choice.cuts, len(self.whole))
+        edges = choice.edges(len(self.whole))
         busy = [0.0] * len(choice.devices)
         heads: dict[int, float] = {}
         head = 0.0
@@ -64,6 +68,9 @@ class BlockWork:
             share a block's work take each.
         update: of the update.
         nbytes: parameters, states and gradients.
+        kept: bytes that a micro batch leaves for its backward pass.
+        actions: seconds of a micro batch forward, for gradients of inputs and of weights.
+        onward, back: seconds of what is sent from each block to the next, and back to it from there.
     """
 
     seconds: BlockSeconds
@@ -71,10 +78,15 @@ class BlockWork:
     update_started: tuple[float, ...]
     update: tuple[float, ...]
     nbytes: tuple[int, ...]
+    kept: tuple[float, ...]
+    actions: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+    onward: tuple[float, ...]
+    back: tuple[float, ...]
 
     def expected(self, choice: StageChoice) -> tuple[float, float]:
-        """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all."""
-        edges = (0, *choice.cuts, len(self.nbytes))
+        """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all and as
+        many micro batches wait for their backward pass as 1F1B has there."""
+        edges = choice.edges(len(self.nbytes))
         groups = range(len(choice.devices))
         busy, update, nbytes = ([0.0 for _ in groups] for _ in range(3))
         heads: dict[int, float] = {}
@@ -82,15 +94,17 @@ class BlockWork:
         for stage, group in enumerate(choice.places):
             share, span = choice.devices[group], slice(edges[stage], edges[stage + 1])
             heads.setdefault(group, trip)
-            one = _shared(self.seconds.whole[span], self.started[span], share)
+            one = shared_seconds(self.seconds.whole[span], self.started[span], share)
             trip, busy[group] = trip + one, busy[group] + one
-            update[group] += _shared(self.update[span], self.update_started[span], share)
-            nbytes[group] += sum(self.nbytes[span]) / share
+            update[group] += shared_seconds(self.update[span], self.update_started[span], share)
+            waiting = min(choice.micro_batches, len(groups) - group)
+            nbytes[group] += (sum(self.nbytes[span]) + waiting * sum(self.kept[span])) / share
         ends = (max(trip, heads[group] + choice.micro_batches * busy[group]) + update[group] for group in groups)
         return max(ends), max(nbytes)
 
 
-def _shared(seconds: Sequence[float], started: Sequence[float], devices: int) -> float:
+def shared_seconds(seconds: Sequence[float], started: Sequence[float], devices: int) -> float:
+    """Seconds of blocks whose work devices share evenly, but for starts of operators."""
     starts = sum(started)
     return starts + (sum(seconds) - starts) / devices
 
@@ -120,8 +134,8 @@ def placements(groups: int) -> Iterator[tuple[int, ...]]:
     """The group of each stage: one stage each; two each in turn; two each there and back."""
     straight = tuple(range(groups))
     yield straight
-    if groups > 1:
-        yield (*straight, *straight)
+    yield (*straight, *straight)
+    if groups > 1:  # of one group it is the same
         yield (*straight, *reversed(straight))
 
 

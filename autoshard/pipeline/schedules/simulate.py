@@ -188,7 +188,7 @@ class _Order:
         return starts, ends
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def _ordered(schedule: Schedule) -> _Order:
     waiting = waits(schedule)
     actions = _in_order(waiting)
