@@ -61,12 +61,17 @@ def found_stages(
     memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
 
     def planned_by(
-        mode: str, step: StepParts, nodes: Mapping[Node, int], order: Schedule, groups: tuple[RankGroup, ...]
+        mode: str,
+        step: StepParts,
+        nodes: Mapping[Node, int],
+        order: Schedule,
+        groups: tuple[RankGroup, ...],
+        limit: int | None,
     ) -> PlannedPipeline:
         cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
         is_split = any(group.mesh.devices > 1 for group in groups)
         own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
-        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes), memo=memos[own])
+        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes), memo=memos[own], limit=limit)
 
     find_mode(mode)
     counts, names, limit, statistics = chosen

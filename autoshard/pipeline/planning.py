@@ -134,8 +134,9 @@ def plan_pipeline(
     mode, own_options = search or DEFAULT_SEARCH, options or NO_OPTIONS
     if own_options:
         check_options(mode, own_options)
-    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes), own_options)
-    return _within(found, read_limit(memory))
+    limit = read_limit(memory)
+    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes), own_options, limit=limit)
+    return _within(found, limit)
 
 
 def _within(planned: PlannedPipeline, limit: int | None) -> PlannedPipeline:

@@ -6,16 +6,19 @@ plans of their stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
 from autoshard.api import DEFAULT_SEARCH
 from autoshard.cost.evaluate import plan_seconds
+from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.plan.plan import Plan
 from autoshard.search import find_mode
 from autoshard.search.greedy.bfs import propagated
+from autoshard.search.memory_limit import MEMORY
 from autoshard.search.named import is_named
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import retold
@@ -32,7 +35,8 @@ _ON_TWO = ("zero1({0}) + megatron_sp({1})", "zero1({1}) + megatron_sp({0})")
 
 
 def quick_plan(problem: Problem, named: Problem) -> Plan:
-    """The plan of a stage, as one of the default mode, which has these among others.
+    """The plan of a stage, as one of the default mode, which has these among others: the cheapest that keeps to the
+    memory limit, or that of the fewest bytes.
 
     Args:
         named: the problem as plans known by name have it.
@@ -41,8 +45,14 @@ def quick_plan(problem: Problem, named: Problem) -> Plan:
         AutoshardError: as breadth-first propagation.
     """
     prices = prices_for(problem.hardware)
-    best = min(_plans(problem, named), key=lambda plan: plan_seconds(plan, prices))
-    started = f"as mode {best.search} has it, which costs least of few; {best.started_from}"
+    limit = problem.options.get(MEMORY, math.inf)
+
+    def rank(plan: Plan) -> tuple[float, float]:
+        over = max(0, peak_memory(plan) - limit) if limit < math.inf else 0
+        return over, plan_seconds(plan, prices)
+
+    best = min(_plans(problem, named), key=rank)
+    started = f"as mode {best.search} has it, the best of few; {best.started_from}"
     return retold(best, graph=problem.graph, search=DEFAULT_SEARCH, started_from=started)
 
 

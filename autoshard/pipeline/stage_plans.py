@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import DATA
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
@@ -21,9 +22,11 @@ from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
+from autoshard.search.memory_limit import MEMORY
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import PART_OF_STEP, REDUCED_ONCE
 from autoshard.search.problem import Problem
+from autoshard.search.registry import keeps_limit
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
 from autoshard.util.errors import MemoryLimitError, ScheduleError
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     pass
 
 
+MOST_FITTED = 3
+"""How often the stages of a pipeline above a limit are planned anew."""
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -46,20 +51,56 @@ def planned_stages(
     passes: tuple[str, ...],
     options: Mapping[str, Any] = NO_OPTIONS,
     memo: StageMemo | None = None,
+    limit: int | None = None,
 ) -> PlannedPipeline:
     """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to.
 
     Args:
         memo: plans by the same mode on the same hardware that are known already; stages of this pipeline join them.
+        limit: bytes of a device, for which stages are planned anew where a mode can do with less; it may be exceeded.
     """
     whole, memo = whole_step(pipeline), memo or StageMemo()
     check_states(whole, order)
     graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
-    plans = tuple(
-        _planned(traced, graph, groups[place], mode, hardware, passes, options, memo)
-        for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
-    )
-    return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
+
+    def planned(rooms: Mapping[int, int]) -> PlannedPipeline:
+        plans = []
+        for number, (graph, place) in enumerate(zip(graphs, order.ranks_of_stages, strict=True)):
+            own = {**options, MEMORY: rooms[number]} if number in rooms else options
+            plans.append(_planned(traced, graph, groups[place], mode, hardware, passes, own, memo))
+        everywhere = (hardware,) * order.stages
+        return PlannedPipeline(traced, whole, order, groups, graphs, tuple(plans), everywhere, hardware, passes)
+
+    found = planned({})
+    keeps = limit is not None and (mode == QUICK or keeps_limit(mode))
+    return _fitted(found, planned, limit) if keeps and limit is not None else found
+
+
+def _fitted(
+    found: PlannedPipeline, planned: Callable[[Mapping[int, int]], PlannedPipeline], limit: int
+) -> PlannedPipeline:
+    """The pipeline whose stages leave out what its groups are over the limit, each its share; or if these need no less,
+    as it is."""
+    rooms: dict[int, int] = {}
+    for _ in range(MOST_FITTED):
+        before = most_memory(found)
+        if before <= limit:
+            break
+        rooms.update(_rooms(found, limit))
+        again = planned(rooms)
+        if most_memory(again) >= before:
+            break
+        found = again
+    return found
+
+
+def _rooms(planned: PlannedPipeline, limit: int) -> Iterator[tuple[int, int]]:
+    """For stages of groups that are over the limit the bytes in which each is to be planned."""
+    for group, memory in enumerate(planned.price.memory):
+        if memory.nbytes > limit:
+            peaks = {stage: peak_memory(planned.plans[stage]) for stage in planned.schedule.chunks(group)}
+            share = 1 - (memory.nbytes - limit) / max(1, sum(peaks.values()))
+            yield from ((stage, max(1, int(peak * share))) for stage, peak in peaks.items())
 
 
 def check_states(whole: StagedStep, order: Schedule) -> None:

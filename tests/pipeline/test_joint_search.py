@@ -16,6 +16,7 @@ from autoshard.pipeline.joint.guided import Expected, GuidedOrder
 from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices, placements, splits
 from autoshard.pipeline.schedules import SCHEDULES, Durations, make_schedule, simulate
 from autoshard.pipeline.stage_memo import StageMemo
+from autoshard.pipeline.stage_plans import most_memory
 from autoshard.search import find_mode
 from autoshard.search.problem import Problem
 from autoshard.trace import set_seed
@@ -112,6 +113,22 @@ def test_what_is_priced_guides_what_is_priced_next():
 def test_devices_are_dealt_out_whole():
     assert set(splits(8, 3)) == {(2, 2, 4), (2, 4, 2), (4, 2, 2)}
     assert list(splits(5, 2)) == [] and list(splits(5, 5)) == [(1, 1, 1, 1, 1)]
+
+
+def test_under_a_limit_a_pipeline_is_found_wherever_one_is():
+    """However few are planned at most: those of the fewest bytes follow where none fits."""
+    step = step_of(256, 512, 384, 640)
+    every = [
+        plan_pipeline(step, pipeline=groups, stages=stages, micro_batches=micro, search="batch", schedule="1f1b")
+        for micro in (1, 2)
+        for groups, stages in (("d=2", {"0": 0}), ("d=1/d=1", {"0": 0, "2": 1}), ("d=1/d=1", {"0": 0, "1": 1}))
+    ]
+    sizes = sorted(map(most_memory, every))
+    for limit in (sizes[0], sizes[2]):
+        settings: dict[str, Any] = {"mesh": "2", "pipeline": "auto", "schedule": "1f1b", "search": "batch"}
+        found = plan_pipeline(step, memory=limit, **settings)
+        assert most_memory(found) <= limit
+        assert found.price.seconds <= min(one.price.seconds for one in every if most_memory(one) <= limit) * (1 + 1e-9)
 
 
 def test_one_group_may_have_a_loop_of_two_stages():

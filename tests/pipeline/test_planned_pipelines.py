@@ -13,6 +13,7 @@ from autoshard.cost.program_memory import program_peak
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
+from autoshard.pipeline.stage_plans import most_memory
 from autoshard.pipeline.stages import balance
 from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
@@ -234,3 +235,16 @@ def test_cuts_are_as_good_as_any():
 def test_pipelines_that_cannot_be(step, settings, error, message):
     with pytest.raises(error, match=message):
         plan_pipeline(step, **{"micro_batches": 2, **settings})
+
+
+def test_stages_are_planned_to_keep_a_limit():
+    """Stages by hand whose fastest plans need more than a device has are planned to need less."""
+    set_seed(1)
+    net = nn.SequentialCell(nn.Dense(64, 256), nn.ReLU(), nn.Dense(256, 256), nn.ReLU(), nn.Dense(256, 64))
+    x = np.ones((8, 64), np.float32)
+    step = train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.Adam(net.trainable_params(), 0.1), x)
+    settings: dict[str, Any] = {"pipeline": "d=2/d=2", "micro_batches": 2, "hardware": "h100"}
+    most = most_memory(plan_pipeline(step, **settings))
+    assert most_memory(plan_pipeline(step, memory=most * 3 // 4, **settings)) <= most * 3 // 4
+    with pytest.raises(MemoryLimitError, match="runs stage 0, holds .* KiB .*; take more stages"):
+        plan_pipeline(step, memory=most // 10, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
@@ -98,6 +98,9 @@ class StageRequest:
 class PricedPipeline(Protocol):
     """A planned pipeline."""
 
+    @property
+    def schedule(self) -> Schedule: ...
+
     @cached_property
     def price(self) -> PipelinePrice: ...
 
@@ -105,7 +108,7 @@ class PricedPipeline(Protocol):
 
 
 Found = TypeVar("Found", bound=PricedPipeline)
-Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...]], Found]
+Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], int | None], Found]
 
 
 def fastest(
@@ -114,7 +117,7 @@ def fastest(
     """The pipeline of the fewest predicted seconds that keeps to the limit; of equal ones that with fewest stages.
 
     Args:
-        planned: plans a step whose operators have stages.
+        planned: plans a step whose operators have stages, within so many bytes of a device if it can.
         quick: plans it about as well in far less time; those that may be the best are then planned by `planned`, too.
 
     Raises:
@@ -233,24 +236,32 @@ class _StageSearch(Generic[Found]):
         orders = self._schedules(choice)
         step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
         try:
-            first = self.planned(step, stages, orders[0], groups)
+            first = self.planned(step, stages, orders[0], groups, None)
         except (PlanError, StageError) as error:
             self.refused.append(error)  # a stage that the mode cannot split so, or that reads what a later one makes
             return []
         self.priced += 1
         self.estimates.learn(choice, first.price)
+        found, limit = self._by_schedules(first, orders), self.wanted.limit
+        if limit is not None and min(most for _, most, _ in found) > limit:
+            least = min(found, key=lambda one: one[1])[2]
+            found = self._by_schedules(self.planned(step, stages, least, groups, limit), orders)
+        over, seconds = min((limit is not None and most > limit, seconds) for seconds, most, _ in found)
+        self.tried.append(_Tried(choice, groups, seconds, over))
+        return [(seconds, most) for seconds, most, _ in found]
+
+    def _by_schedules(self, planned: Found, orders: Sequence[Schedule]) -> list[tuple[float, int, Schedule]]:
+        """Seconds and bytes of a device by each schedule; the fastest that fits is kept if none before was as fast."""
         found, limit = [], self.wanted.limit
         for order in orders:
-            one = first if order is orders[0] else first.with_schedule(order)
+            one = planned if order is planned.schedule else planned.with_schedule(order)
             most = 0 if limit is None else max(each.nbytes for each in one.price.memory)
             self.least_memory = min(self.least_memory, most)
-            found.append((one.price.seconds, most))
+            found.append((one.price.seconds, most, order))
             if limit is not None and most > limit:
                 continue
             if self.best is None or one.price.seconds < self.best.price.seconds * (1 - 1e-9):
                 self.best = one
-        over, seconds = min((limit is not None and most > limit, seconds) for seconds, most in found)
-        self.tried.append(_Tried(choice, groups, seconds, over))
         return found
 
     def _refine(self) -> None:
@@ -281,7 +292,7 @@ class _StageSearch(Generic[Found]):
         blocks, step = self.blocks[count], self.steps[count]
         groups = stacked([Mesh.flat(1)] * blocks.count)
         stages = blocks.stages(range(1, blocks.count))
-        one = self.planned(step, stages, make_schedule("gpipe", blocks.count, count), groups)
+        one = self.planned(step, stages, make_schedule("gpipe", blocks.count, count), groups, None)
         line = one.price.durations
         forward = tuple(map(float, line.forward))
         others = zip(forward, map(float, line.input_gradient), map(float, line.weight_gradient), strict=True)
