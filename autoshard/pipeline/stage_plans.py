@@ -135,7 +135,8 @@ def check_memory(planned: PlannedPipeline, limit: int) -> None:
     for number, one in enumerate(planned.price.memory):
         if one.nbytes > limit:
             stages, most = ", ".join(map(str, planned.schedule.chunks(number))), format_bytes(limit)
-            largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in one.largest)
+            named = [*one.largest, ("what its operators take while they run", one.transient)]
+            largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in named if size)
             raise MemoryLimitError(
                 f"the pipeline of {planned.graph.name!r} is over the memory limit of {most}: a device of group "
                 f"{number}, which runs stage {stages}, holds {format_bytes(one.nbytes)} ({largest}); take more stages "

@@ -65,7 +65,7 @@ def test_least_seconds_are_below_every_schedule():
             order = _made(name, choice)
             if order is not None:
                 least = work.least_seconds(choice)
-                assert float(simulate(order, Durations(*times)).makespan) >= least * (1 - 1e-12)
+                assert float(simulate(order, Durations(times[0], times[1], times[2])).makespan) >= least * (1 - 1e-12)
 
 
 def _made(name, choice: StageChoice):
@@ -167,11 +167,12 @@ def test_estimates_are_the_price_where_all_is_known():
     step = step_of(256, 512, 384, 640)
     plan = planned_by_hand(step, {"0": 0, "1": 1, "2": 2})
     line = plan.price.durations
-    actions = line.forward, line.input_gradient, line.weight_gradient
+    kinds = line.forward, line.input_gradient, line.weight_gradient, line.forward_transfers, line.backward_transfers
+    *actions, onward, back = (tuple(map(float, kind)) for kind in kinds)
     work = BlockWork(
-        BlockSeconds(line.forward, tuple(map(sum, zip(*actions, strict=True)))),
+        BlockSeconds(actions[0], tuple(map(sum, zip(*actions, strict=True)))),
         *plan.price.started, plan.price.updates, (1, 1, 1), (0.0, 0.0, 0.0),
-        actions, line.forward_transfers[:-1], line.backward_transfers[1:],
+        (actions[0], actions[1], actions[2]), onward[:-1], back[1:],
     )  # fmt: skip
     estimates = StageEstimates({2: work}, lambda choice: [make_schedule("1f1b", len(choice.devices), 2)])
     choice = StageChoice(2, (1, 1, 1), (0, 1, 2), (1, 2))
