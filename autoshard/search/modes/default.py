@@ -247,8 +247,9 @@ def _made(other: Callable[[], Plan]) -> Plan | None:
 
 def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan]]:
     """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
-    On small meshes assignments begin with the least sum, on large ones plans near it are others to compare with; where
-    none is looked for, of large graphs and of loops on large meshes, dynamic programming has one."""
+    On small meshes assignments begin with the least sum, on large ones plans near it are others to compare with.
+    Dynamic programming has another, which costs little more where the least sum was looked for, and is the only one of
+    large graphs and of loops on large meshes."""
     problem, short = own.problem, is_short(own.problem)
     if problem.options.get(MEMORY) is not None or problem.thrifty and not short:
         return
@@ -256,7 +257,7 @@ def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan]]:
     if not short and not problem.runs:
         with suppress(TooLargeError):
             searches = promising(problem)
-    if not searches and not own.has_least:
+    if short or not searches and not own.has_least:
         yield partial(dynamic_programming, problem)
     yield from (partial(near_optimum, *search) for search in searches)
 
