@@ -108,7 +108,9 @@ class Predictor:
         if row.axes.pp > 1:
             return self._staged(row, few, more)
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
-        return Prediction(row, self._alone(row, few, more), _line(few.peak(row), more.peak(row), times))
+        # What collectives take that are started ahead is no matter of layers: it is that of the few.
+        peak = few.peak(row) + times * (more.peak(row, ahead=False) - few.peak(row, ahead=False))
+        return Prediction(row, self._alone(row, few, more), peak)
 
     def _alone(self, row: Row, few: _Measures, more: _Measures) -> Ledger:
         """Seconds by part of a step that is in no stages: its host is never waited for by others, and may start the
@@ -174,7 +176,8 @@ class _Measures:
     """A program of few layers: seconds by part, and how many kernels and collectives are started, of all that a step
     does by where it belongs (`dealt`); seconds to add gradients up, and how many elements that are, before their
     reduction and after it; by home these elements, and bytes of parameters and states; bytes at most of a step, and
-    of a micro batch that others follow without the gradients, where these are reduced once a step and where after each.
+    of a micro batch that others follow without the gradients, where these are reduced once a step and where after each;
+    and both where each collective is started when it is waited for (`plain`).
     """
 
     layers: int
@@ -183,16 +186,22 @@ class _Measures:
     summed: Mapping[str, tuple[int, int]]
     states: Mapping[str, int]
     peak_bytes: int
-    plain_bytes: int
     repeated: tuple[int, int]
+    plain_bytes: int
+    plain_repeated: tuple[int, int]
 
-    def peak(self, row: Row) -> int:
+    def peak(self, row: Row, ahead: bool = True) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
-        beside all that a micro batch holds before the last update."""
+        beside all that a micro batch holds before the last update.
+
+        Args:
+            ahead: whether collectives are started ahead of what waits for them.
+        """
+        whole, repeated = (self.peak_bytes, self.repeated) if ahead else (self.plain_bytes, self.plain_repeated)
         if row.micro_batches == 1:
-            return self.peak_bytes
+            return whole
         again = row.reduced != "step"
-        return max(self.peak_bytes, self.repeated[again] + 4 * self.elements[again])
+        return max(whole, repeated[again] + 4 * self.elements[again])
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -248,9 +257,12 @@ class _ShortStep:
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
-        peaks = program_peak(self.beside), program_peak(work.program)
-        repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
-        return _Measures(self.layers, dealt, (early, late), summed, work.states, *peaks, repeated)
+        peaks = (
+            (program_peak(one), (work.repeated_peak(one, True), work.repeated_peak(one, False)))
+            for one in (self.beside, work.program)
+        )
+        (peak, repeated), (plain, plain_repeated) = peaks
+        return _Measures(self.layers, dealt, (early, late), summed, work.states, peak, repeated, plain, plain_repeated)
 
 
 PREFETCH = 4.0

@@ -253,6 +253,13 @@ def test_rows_of_torchtitan():
     assert all(0.85 < one.ratio < 1.15 for one in found.values())
 
 
+def test_weights_that_are_gathered_ahead_are_few_of_all_layers():
+    rows = load_rows(next(one for one in shipped() if "llm_foundry" in one.name)).rows
+    (row,) = [one for one in rows if "30b s512 8 a100_80gb" in one.id]  # it ran, so it fits
+    states = 16 * 30e9 / 8
+    assert states < Predictor()(row).peak_bytes < 80e9
+
+
 def test_scores():
     predicted = (1.0, 1.1, 0.8, 2.0)
     found = [
