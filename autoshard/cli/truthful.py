@@ -124,7 +124,7 @@ def _check(found: Sequence[tuple[str, Prediction]], limit: float | None) -> None
 
 
 def _show(found: Sequence[tuple[str, Prediction]], explain: int) -> None:
-    from autoshard.truth.score import rankings, ranks_told, refusals, score, scores
+    from autoshard.truth.score import fit_told, rankings, ranks_told, refusals, score, scores
 
     sources = {id(one): source for source, one in found}
     each = [one for _, one in found]
@@ -133,6 +133,7 @@ def _show(found: Sequence[tuple[str, Prediction]], explain: int) -> None:
         out.print(_rows(each))
         alone = score("all without stages", [one for one in each if one.row.axes.pp == 1])
         out.print(_scores((*by_source[:-1], *((alone,) if alone else ()), *by_source[-1:])))
+        typer.echo(fit_told(each))
     if ranked := rankings(each):
         out.print(_rankings(ranked))
         typer.echo(ranks_told(ranked))

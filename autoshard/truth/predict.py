@@ -52,6 +52,8 @@ class Prediction:
     row: Row
     parts: Ledger = field(default_factory=dict)
     peak_bytes: float = 0.0
+    device_bytes: float = 0.0
+    """The memory of a device that the row ran on."""
     refused: str = ""
     """Why there is none, in words that several rows share."""
 
@@ -110,7 +112,7 @@ class Predictor:
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
         # What collectives take that are started ahead is no matter of layers: it is that of the few.
         peak = few.peak(row) + times * (more.peak(row, ahead=False) - few.peak(row, ahead=False))
-        return Prediction(row, self._alone(row, few, more), peak)
+        return Prediction(row, self._alone(row, few, more), peak, self._device_bytes(row))
 
     def _alone(self, row: Row, few: _Measures, more: _Measures) -> Ledger:
         """Seconds by part of a step that is in no stages: its host is never waited for by others, and may start the
@@ -130,7 +132,11 @@ class Predictor:
         shares = (few.of_stage(row, more, layers, homes) for layers, homes in dealt_out(row))
         loads = tuple(load(row, share, self.rates(row, hardware)) for share in shares)
         step = StagedRow(row, loads, hardware)
-        return Prediction(row, step.parts, step.peak_bytes(few.peak_bytes - sum(few.states.values())))
+        peak = step.peak_bytes(few.peak_bytes - sum(few.states.values()))
+        return Prediction(row, step.parts, peak, self._device_bytes(row))
+
+    def _device_bytes(self, row: Row) -> int:
+        return self.hardware(row.hardware).device.memory_bytes
 
     def on(self, hardware: Callable[[str], Hardware]) -> Predictor:
         """One that takes rows' hardware for something else and shares the programs, made by this one's prices."""
@@ -237,7 +243,7 @@ class _Measures:
     def kept_bytes(self) -> int:
         """Bytes of the fullest moment without what layers have anyhow: parameters, states, and gradients. No collective
         is started ahead: how much these take for themselves is no matter of layers."""
-        return self.plain_bytes - self.states[LAYERS] - 2 * self.elements[1]
+        return self.plain_bytes - self.states[LAYERS] - 4 * self.elements[1]  # updates take gradients in f32
 
 
 @dataclass(frozen=True)

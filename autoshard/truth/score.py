@@ -100,6 +100,16 @@ def ranks_told(found: Sequence[Ranking]) -> str:
     )
 
 
+def fit_told(found: Iterable[Prediction]) -> str:
+    """How many steps are predicted to take more memory than the devices have that they ran on, in words."""
+    known = [one.peak_bytes / one.device_bytes for one in found if not one.refused and one.device_bytes]
+    above = sorted(share for share in known if share > 1)
+    most = f", by up to {100 * (above[-1] - 1):.0f} %" if above else ""
+    return (
+        f"Of {len(known)} steps, all of which ran, {len(above)} are predicted to need more memory than there is{most}."
+    )
+
+
 def refusals(found: Iterable[Prediction]) -> Counter[str]:
     """Why rows have no prediction, and how many each."""
     return Counter(one.refused for one in found if one.refused)

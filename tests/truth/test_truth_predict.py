@@ -13,7 +13,7 @@ from autoshard.truth.models import step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
 from autoshard.truth.rates import adding_seconds, rates_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
-from autoshard.truth.score import rankings, refusals, score
+from autoshard.truth.score import fit_told, rankings, refusals, score
 from autoshard.truth.stages import EACH, HOST, OUTSIDE, SUMS, UPDATES, RowRates, SlotWork, dealt_out, load
 from autoshard.truth.tables import load as load_rows
 from autoshard.truth.tables import shipped
@@ -256,8 +256,11 @@ def test_rows_of_torchtitan():
 def test_weights_that_are_gathered_ahead_are_few_of_all_layers():
     rows = load_rows(next(one for one in shipped() if "llm_foundry" in one.name)).rows
     (row,) = [one for one in rows if "30b s512 8 a100_80gb" in one.id]  # it ran, so it fits
-    states = 16 * 30e9 / 8
-    assert states < Predictor()(row).peak_bytes < 80e9
+    found = Predictor()(row)
+    assert 16 * 30e9 / 8 < found.peak_bytes < found.device_bytes
+    assert fit_told([found]) == "Of 1 steps that ran, 0 are predicted to need more memory than there is."
+    above = replace(found, device_bytes=found.peak_bytes / 1.25)
+    assert "1 are predicted to need more memory than there is, by up to 25 %" in fit_told([found, above])
 
 
 def test_scores():
