@@ -105,9 +105,7 @@ def fit_told(found: Iterable[Prediction]) -> str:
     known = [one.peak_bytes / one.device_bytes for one in found if not one.refused and one.device_bytes]
     above = sorted(share for share in known if share > 1)
     most = f", by up to {100 * (above[-1] - 1):.0f} %" if above else ""
-    return (
-        f"Of {len(known)} steps, all of which ran, {len(above)} are predicted to need more memory than there is{most}."
-    )
+    return f"Of {len(known)} steps that ran, {len(above)} are predicted to need more memory than there is{most}."
 
 
 def refusals(found: Iterable[Prediction]) -> Counter[str]:
