@@ -121,7 +121,7 @@ class _ShorterChain:
             layouts=layouts,
             outputs=self.problem.outputs(layouts),
             input_causes=causes,
-            started_from=f"{len(alike.kept)} of {alike.layers.count} layers; {plan.started_from}",
+            started_from=f"{alike.described}; {plan.started_from}",
         )
 
     def _layout(self, plan: Plan, value: Value) -> Layout:

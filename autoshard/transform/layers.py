@@ -269,6 +269,11 @@ class Alike:
     nodes: Mapping[Node, Node]
     values: Mapping[Value, Value]
 
+    @property
+    def described(self) -> str:
+        """How many layers of which the other step has: "4 of 12 layers (encoder.block)"."""
+        return f"{len(self.kept)} of {self.layers.count} layers ({self.layers.stem.rstrip('._')})"
+
     def like(self, layer: int) -> int:
         """The layer that was kept which a layer is like."""
         if layer in self.kept:
