@@ -28,6 +28,7 @@ LAYERS = [
     ["autoshard.ir"],
     ["autoshard.transform.sums"],
     ["autoshard.transform.recompute", "autoshard.transform.simplify"],
+    ["autoshard.transform.layer_places"],
     ["autoshard.transform.layers"],
     ["autoshard.propagate"],
     ["autoshard.redistribute"],

@@ -1,6 +1,8 @@
-"""Text of strangers: numbers of limited length, and excerpts of what is too long to be repeated in a message."""
+"""Text: numbers of limited length and excerpts of what strangers write, and the first of many names."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from autoshard.util.errors import AutoshardError, ParseError, shortened
 
@@ -33,3 +35,13 @@ def integer(text: str, error: type[AutoshardError] = ParseError) -> int:
         error: as for `natural`.
     """
     return -natural(text[1:], error) if text.startswith("-") else natural(text, error)
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first of the names, and how many more there are.
+
+    >>> first_of(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = len(names) - most
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more} more"

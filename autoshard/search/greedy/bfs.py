@@ -50,6 +50,10 @@ from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
 from autoshard.util.errors import StrategyError
+from autoshard.util.text import first_of
+
+MOST_NAMES = 8
+"""Operators or inputs that a plan says it started from."""
 
 
 def unpropagated(problem: Problem, search: str) -> Plan:
@@ -182,12 +186,12 @@ class _Propagation:
         for node in configured:
             self._spread(node)
         if configured:
-            return "configured " + ", ".join(node.label for node in configured)
+            return f"configured {first_of([node.label for node in configured], MOST_NAMES)}"
         data = [value for value in self.graph.inputs if value in self.layouts]
         for value in data:
             self._reach_users(value)
-        shown = ", ".join(f"{value.name} [{self.layouts[value]}]" for value in data) or "its first operator"
-        return f"no operator is configured; started from {shown}"
+        shown = first_of([f"{value.name} [{self.layouts[value]}]" for value in data], MOST_NAMES)
+        return f"no operator is configured; started from {shown or 'its first operator'}"
 
     def _check_shared(self, node: Node, strategy: Strategy) -> None:
         """Two configured users of one graph input must want it alike: a parameter lies in one way."""

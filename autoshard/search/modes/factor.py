@@ -18,9 +18,10 @@ from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.search.rules.spread_constraints import PropagatedShardings, shortened
+from autoshard.search.rules.spread_constraints import PropagatedShardings
 from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding, fitting, strategy_from_shardings
 from autoshard.util.errors import PlanError
+from autoshard.util.text import first_of
 
 # Operators whose one purpose is that their result lies as asked.
 _ASKING = ("ShardingConstraint",)
@@ -200,7 +201,7 @@ class _Following:
     def _told(self, lost: list[str]) -> str:
         """Where it began, and what could not be followed."""
         labels = [node.label for node, one in self.decisions.items() if getattr(one.cause, "lost", ())]
-        partly = [f"{len(labels)} operators follow in part ({shortened(labels, 5)})"] if labels else []
+        partly = [f"{len(labels)} operators follow in part ({first_of(labels, 5)})"] if labels else []
         return "; ".join((self.spread.told, *partly, *lost))
 
 

@@ -6,7 +6,7 @@ what one says of its values finds those of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from autoshard.ir.flow import node_links, value_at
 from autoshard.ir.graph import Node, Value
@@ -22,6 +22,7 @@ from autoshard.propagate.values import get_sharding, holder
 from autoshard.search.problem import Path, Place, Problem
 from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding
 from autoshard.util.errors import PlanError
+from autoshard.util.text import first_of
 
 ASKED = "asked"
 
@@ -73,7 +74,7 @@ class PropagatedShardings:
     def told(self) -> str:
         """What it started from, in words."""
         names = [value.name for value in self.problem.graph.values if not self.asked.isdisjoint(self.vals(value))]
-        return f"asked of {shortened(names, 8)}" if names else "nothing is asked"
+        return f"asked of {first_of(names, 8)}" if names else "nothing is asked"
 
     def _collect(self, block: Block, path: Path) -> None:
         self._add(block.args, path)
@@ -163,8 +164,3 @@ def _label(op: Operation) -> str:
     if op.name == "DataFlowEdge" and op.parent is not None:
         op = of_edge_op(op)[0]
     return op.origin.label if op.origin is not None else ""
-
-
-def shortened(names: Sequence[str], most: int) -> str:
-    """The first of the names."""
-    return ", ".join((*names[:most], *["..."] * (len(names) > most)))
