@@ -9,6 +9,7 @@ from autoshard.optim import AdamW
 
 from __future__ import annotations
 
+from autoshard.trace.loss_scale import DynamicLossScale, LossScale
 from autoshard.trace.optim import SGD, Adam, AdamW, Group, Momentum, Optimizer, State
 
-__all__ = ["Adam", "AdamW", "Group", "Momentum", "Optimizer", "SGD", "State"]
+__all__ = ["Adam", "AdamW", "DynamicLossScale", "Group", "LossScale", "Momentum", "Optimizer", "SGD", "State"]

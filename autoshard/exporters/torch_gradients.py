@@ -17,7 +17,7 @@ from autoshard.util.source import caller
 
 INSTEAD = (
     "what clips gradients is planned with the step: optimizer=lambda params: optim.AdamW(params, 1e-3, clip_norm=1.0), "
-    "or clip_value=..."
+    "or clip_value=..., and so is what scales the loss: loss_scale=optim.DynamicLossScale()"
 )
 
 

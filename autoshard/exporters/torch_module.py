@@ -26,11 +26,11 @@ from autoshard.engines.torch_library import array
 from autoshard.engines.torch_steps import StepRun, TorchSteps
 from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block, whole_of
 from autoshard.exporters.torch_gradients import has_gradients, show_gradients
-from autoshard.exporters.torch_optimizer import TorchOptimizer
+from autoshard.exporters.torch_optimizer import TorchOptimizer, updating
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.search.planned import PlannedData
-from autoshard.trace.optim import State, StepCount
+from autoshard.trace.loss_scale import Kept
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import PlanError, RuntimeSetupError, at
 from autoshard.util.source import caller
@@ -86,13 +86,13 @@ class TorchModule(Shards):
         self._returned = len(graph.outputs) - len(graph.updates)
         for register in (*self.program.inputs, *self.program.outputs[: self._returned]):
             check_says(register)
-        makers = {graph.producers[graph.outputs[out]][0] for out in self.trained.values()}
+        makers = {updating(graph, out) for out in self.trained.values()}
         self.steps = TorchSteps(self.program, self._returned, makers, compiled, device)
         self.device = torch.device(self.steps.placement.device)
         """Where this rank computes, and where its parameters lie."""
         self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
         """The DTensors of these inputs."""
-        own = {one.name: i for i, one in self.sources.items() if not isinstance(one, State | StepCount)}
+        own = {one.name: i for i, one in self.sources.items() if not isinstance(one, Kept)}
         changed = {*graph.updates.values()} - {*self.trained}
         self._changed = "" if module is None else next((name for name, i in own.items() if i in changed), "")
         """Something that a step of a module changes beside what is trained, such as the statistics of a batch norm."""

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from autoshard.exporters.torch_blocks import block_of, replace_block
+from autoshard.ir.graph import Graph, Node
 from autoshard.partition.program import Program
 from autoshard.search.planned import PlannedData
+from autoshard.trace.loss_scale import Kept
 from autoshard.trace.optim import State, StepCount
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import RuntimeSetupError
@@ -57,14 +59,14 @@ class TorchOptimizer(torch.optim.Optimizer):
         for at, one in self._model.sources.items():
             if isinstance(one, State):
                 yield (inputs[id(one.of)], STATES.get(one.prefix, one.prefix)), at
-            elif isinstance(one, StepCount):
-                yield from (((i, _STEP), at) for i in self._settings)
+            elif isinstance(one, Kept):  # one number for all
+                yield from (((i, _STEP if isinstance(one, StepCount) else one.name), at) for i in self._settings)
 
     def _show(self) -> None:
-        """Put states where torch has them; the number of steps as torch.optim has it, as a float on each rank."""
+        """Put states where torch has them; numbers of all as torch.optim has that of steps, as floats on each rank."""
         for (i, name), at in self._places.items():
-            held = self._model.held[at]
-            self.state[self._model.held[i]][name] = held.full_tensor().to(torch.float32) if name == _STEP else held
+            held, single = self._model.held[at], not isinstance(self._model.sources[at], State)
+            self.state[self._model.held[i]][name] = held.full_tensor().to(torch.float32) if single else held
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update parameters and states by the gradient of the last loss.
@@ -105,6 +107,12 @@ def _settings(model: Trained) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each trained parameter the settings of its update."""
     graph = model.planned.graph
     for into, out in model.trained.items():
-        attrs = graph.producers[graph.outputs[out]][0].attrs
+        attrs = updating(graph, out).attrs
         found = {name: attrs[key] for key, name in _SETTINGS.items() if key in attrs}
         yield into, {**found, **({"betas": (attrs["beta1"], attrs["beta2"])} if "beta1" in attrs else {})}
+
+
+def updating(graph: Graph, out: int) -> Node:
+    """The node that makes the new value of an output that is updated, before what may leave the old one."""
+    node = graph.producers[graph.outputs[out]][0]
+    return graph.producers[node.operands[1]][0] if node.op.name == "Select" else node

@@ -16,7 +16,7 @@ import numpy as np
 
 from autoshard.core.tensortype import TOKEN, TensorType, type_of
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Builder, Graph, Node, Value
-from autoshard.ops.primitive import current_primitive
+from autoshard.ops.primitive import current_primitive, named_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.arguments import argument_names, by_position, check_count
 from autoshard.trace.asking import constrained
@@ -341,6 +341,16 @@ class TraceRecorder(Recorder):
         if value.type != parameter.type:
             raise ShapeError(f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}")
         met.tensor, met.updated = TracedTensor(value, self), True
+
+    @contextmanager
+    def only_if(self, condition: TracedTensor) -> Iterator[None]:
+        """Let what is assigned inside hold where the condition does; elsewhere parameters stay as they were."""
+        before = {key: met.tensor for key, met in self._met.items()}
+        yield
+        for key, met in self._met.items():
+            old = before.get(key, TracedTensor(met.value, self))
+            if met.updated and met.tensor is not old:
+                met.tensor = named_primitive("Select", f"kept.{met.parameter.name}")(condition, met.tensor, old)
 
     def finish(self, outputs: Sequence[Value], arguments: Any, results: Any) -> Traced:
         """The graph with the given outputs, followed by the new values of updated parameters."""

@@ -3,7 +3,7 @@
 States are parameters of the optimizer, named after what they belong to (`moments.dense1.weight`). A learning
 rate is a number, a sequence with a number per step (the last one stays), or a function of the step's number,
 which counts from 0; tensors and arrays of other packages are taken as the numbers that they hold. `clip_norm` and
-`clip_value` clip gradients before a step.
+`clip_value` clip gradients before a step; a `loss_scale` is multiplied into the loss that is differentiated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import numpy as np
 from autoshard.ops.primitive import named_primitive
 from autoshard.trace.clipping import Clipping
 from autoshard.trace.initializer import deferred
+from autoshard.trace.loss_scale import Kept, LossScale
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import ContextError, GraphError
 
 Rate = float | Sequence[float] | Callable[[Any], Any]
 
 
-class State(Parameter):
+class State(Kept):
     """Zeros beside a parameter, named `prefix.<its name>`."""
 
     def __init__(self, prefix: str, of: Parameter) -> None:
@@ -35,7 +36,7 @@ class State(Parameter):
         return f"{self.prefix}.{self.of.name}"
 
 
-class StepCount(Parameter):
+class StepCount(Kept):
     """How many steps were done."""
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class Optimizer:
         learning_rate: see the module's text.
         weight_decay: how much of the parameter is added to its gradient (AdamW: taken from the parameter).
         clip_norm, clip_value: see `trace.clipping.Clipping`; None leaves gradients as they are.
+        loss_scale: what the loss is multiplied by, see `trace.loss_scale`; a number stays as it is.
 
     Raises:
         ContextError: no parameters, one given twice, or a setting that cannot be.
@@ -67,6 +69,7 @@ class Optimizer:
     operator: str
     state_names: tuple[str, ...] = ()
     counts_steps = False
+    scaling: LossScale | None = None
 
     def __init__(
         self,
@@ -75,9 +78,11 @@ class Optimizer:
         weight_decay: float = 0.0,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        loss_scale: LossScale | float | None = None,
         **attrs: Any,
     ) -> None:
         self.clipping = Clipping(clip_norm, clip_value)
+        self.scaling = loss_scale if isinstance(loss_scale, LossScale | None) else LossScale(loss_scale)
         self.groups = _groups(params, learning_rate, weight_decay, type(self).__name__)
         self.attrs = attrs
         self.states = {id(one): [State(name, one) for name in self.state_names] for one in self.parameters}
@@ -91,11 +96,12 @@ class Optimizer:
         return tuple(parameter for group in self.groups for parameter in group.params)
 
     def parameters_dict(self) -> dict[str, Parameter]:
-        """The states by name, the step counter among them: what a checkpoint needs beside the model's
-        parameters.
+        """The states by name, the step counter and what a loss scale changes among them: what a checkpoint needs
+        beside the model's parameters.
         """
         states = [state for row in self.states.values() for state in row]
         states += [] if self.global_step is None else [self.global_step]
+        states += [] if self.scaling is None else self.scaling.parameters
         return {state.name: state for state in states}
 
     def __call__(self, grads: Sequence[Any]) -> None:
@@ -171,10 +177,18 @@ class Momentum(Optimizer):
         use_nesterov: bool = False,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        loss_scale: LossScale | float | None = None,
     ) -> None:
         _check_share("Momentum", "momentum", momentum)
         super().__init__(
-            params, learning_rate, weight_decay, clip_norm, clip_value, momentum=momentum, nesterov=use_nesterov
+            params,
+            learning_rate,
+            weight_decay,
+            clip_norm,
+            clip_value,
+            loss_scale,
+            momentum=momentum,
+            nesterov=use_nesterov,
         )
 
 
@@ -190,6 +204,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        loss_scale: LossScale | float | None = None,
     ) -> None:
         _check_share("SGD", "momentum", momentum)
         if nesterov and not momentum:
@@ -197,7 +212,7 @@ class SGD(Optimizer):
         self.operator = "ApplyMomentum" if momentum else "SGD"
         self.state_names = ("accum",) if momentum else ()
         attrs = {"momentum": momentum, "nesterov": nesterov} if momentum else {}
-        super().__init__(params, learning_rate, weight_decay, clip_norm, clip_value, **attrs)
+        super().__init__(params, learning_rate, weight_decay, clip_norm, clip_value, loss_scale, **attrs)
 
 
 class Adam(Optimizer):
@@ -216,12 +231,13 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        loss_scale: LossScale | float | None = None,
     ) -> None:
         name = type(self).__name__
         _check_share(name, "beta1", beta1)
         _check_share(name, "beta2", beta2)
         super().__init__(
-            params, learning_rate, weight_decay, clip_norm, clip_value, beta1=beta1, beta2=beta2, eps=eps,
+            params, learning_rate, weight_decay, clip_norm, clip_value, loss_scale, beta1=beta1, beta2=beta2, eps=eps,
             decoupled=self.decoupled, form=self.form,
         )  # fmt: skip
 
@@ -241,8 +257,9 @@ class AdamW(Adam):
         weight_decay: float = 0.01,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        loss_scale: LossScale | float | None = None,
     ) -> None:
-        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay, clip_norm, clip_value)
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay, clip_norm, clip_value, loss_scale)
 
 
 def _groups(params: Iterable[Any], rate: Rate, weight_decay: float, what: str) -> tuple[Group, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.trace.function import Traced, TraceRecorder, trace
+from autoshard.trace.loss_scale import LossScale
 from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import TracedTensor
@@ -54,6 +55,7 @@ def train_step(
     statistics: str = BATCH,
     rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
     gradient_scale: float = 1.0,
+    loss_scale: LossScale | None = None,
 ) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
@@ -70,6 +72,8 @@ def train_step(
             each micro batch, as gradient accumulation does.
         rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
         gradient_scale: what gradients are multiplied by before the optimizer has them.
+        loss_scale: what the loss is multiplied by before it is differentiated, see `trace.loss_scale`; by default what
+            the optimizer was given.
 
     Raises:
         GraphError: the loss is no float, or depends on none of the optimizer's parameters; another `recompute`; micro
@@ -78,10 +82,14 @@ def train_step(
     forward = trace(network, *example_inputs, name=name)
     graph = rewrite(forward.graph, forward.annotations)
     forward = replace(forward, graph=graph)
-    loss = graph.outputs[0]
+    loss, returned, scaling = graph.outputs[0], _returned(graph), loss_scale or optimizer.scaling
+    differentiated = loss
+    if scaling is not None:
+        forward, differentiated = _scaled(forward, loss, scaling)
+        graph = forward.graph
     inputs = {id(parameter): value for value, parameter in forward.parameters.items()}
     if leave_unreached:
-        reached = reaching(graph, loss)
+        reached = reaching(graph, differentiated)
         inputs = {key: value for key, value in inputs.items() if value in reached}
     wanted = [inputs[id(one)] for one in optimizer.parameters if id(one) in inputs]
     untouched = tuple(one for one in optimizer.parameters if id(one) not in inputs)
@@ -90,9 +98,10 @@ def train_step(
             f"training {graph.name!r}: it uses none of the parameters that the optimizer was given, or only where no "
             "gradient passes"
         )
-    full, gradients = gradient(graph, loss, wanted)
+    full, gradients = gradient(graph, differentiated, wanted)
     of_parameters = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
-    traced = _updated(forward, full, of_parameters, optimizer, gradient_scale)
+    forward = replace(forward, graph=full)
+    traced = _updated(forward, returned, of_parameters, optimizer, gradient_scale, scaling)
     if recompute is not None:
         traced = replace(traced, graph=recomputed(traced.graph, _chosen(traced.graph, recompute)))
     if regather:
@@ -102,19 +111,39 @@ def train_step(
     return TrainStep(traced, loss, gradients, untouched)
 
 
-def _updated(
-    forward: Traced, full: Graph, gradients: Sequence[Value | None], optimizer: Optimizer, gradient_scale: float
-) -> Traced:
-    """The trace of the forward pass with the graph `full` of both passes, and the optimizer's updates behind it."""
-    graph = forward.graph
-    recorder = TraceRecorder.resume(full, forward)
+def _scaled(forward: Traced, loss: Value, scaling: LossScale) -> tuple[Traced, Value]:
+    """The trace with the loss times the scale, which is differentiated, as the last result; and that value."""
+    recorder = TraceRecorder.resume(forward.graph, forward)
     with activate(recorder):
-        scaled = [None if grad is None else TracedTensor(grad, recorder) for grad in gradients]
+        scaled = scaling.scaled(TracedTensor(loss, recorder)).value
+    finished = recorder.finish([*_returned(forward.graph), scaled], forward.arguments, forward.results)
+    return replace(finished, stages=forward.stages), scaled
+
+
+def _returned(graph: Graph) -> tuple[Value, ...]:
+    return graph.outputs[: len(graph.outputs) - len(graph.updates)]
+
+
+def _updated(
+    forward: Traced,
+    returned: Sequence[Value],
+    gradients: Sequence[Value | None],
+    optimizer: Optimizer,
+    gradient_scale: float,
+    scaling: LossScale | None,
+) -> Traced:
+    """The trace of both passes with the optimizer's updates behind them."""
+    recorder = TraceRecorder.resume(forward.graph, forward)
+    with activate(recorder):
+        given = [None if grad is None else TracedTensor(grad, recorder) for grad in gradients]
         if gradient_scale != 1:
-            scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
-        optimizer(scaled)
-    returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    return replace(recorder.finish(returned, forward.arguments, forward.results), stages=forward.stages)
+            given = [None if grad is None else grad * gradient_scale for grad in given]
+        if scaling is None:
+            optimizer(given)
+        else:
+            scaling.step(optimizer, given, recorder.only_if)
+    finished = recorder.finish(returned, forward.arguments, forward.results)
+    return replace(finished, stages=forward.stages)
 
 
 def accumulated(traced: Traced, micro_batches: int, statistics: str = BATCH) -> Traced:

@@ -33,7 +33,7 @@ def main(folder: Path) -> int:
     spec.loader.exec_module(sample)
     net = sample.network()
     plans = [sample.planned(net, mesh, search) for mesh, search in (("dp=2", "zero1(dp)"), ("tp=2", "megatron"))]
-    plans.append(dropping())
+    plans += [dropping(), scaling()]
     for one in plans:
         _ = one.program  # once, not by each rank
     context = multiprocessing.get_context("fork")
@@ -59,6 +59,22 @@ def dropping() -> Planned:
         (torch.ones(6, 6),),
         loss=lambda output, x: output.square().mean(),
         optimizer=lambda params: optim.AdamW(params, [1e-2, 1e-3], clip_norm=0.1),
+    )
+    return ash.plan(step, mesh="dp=2", search="zero1(dp)")
+
+
+def scaled_net() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+
+
+def scaling() -> Planned:
+    """A step with a dynamic scale of its loss."""
+    step = ash.from_torch(
+        scaled_net(),
+        (torch.ones(6, 6),),
+        loss=lambda output, x: output.square().mean(),
+        optimizer=lambda params: optim.AdamW(params, 1e-2, loss_scale=optim.DynamicLossScale(64.0, window=2)),
     )
     return ash.plan(step, mesh="dp=2", search="zero1(dp)")
 
@@ -89,8 +105,35 @@ def on_rank(rank: int, folder: Path, sample: Any, plans: list[Any]) -> None:
     refused(again, sample)
     gradients_stay_inside(again, sample)
     not_in_evaluation(plans[2])
+    scales_as_torch(plans[3])
     print("equal", len(model.program.collectives), flush=True)
     torch.distributed.destroy_process_group()
+
+
+def scales_as_torch(planned: Planned) -> None:
+    """The step that overflows is skipped; states of the scale are among those of the optimizer, which go on."""
+    net = scaled_net()
+    own, scaler = torch.optim.AdamW(net.parameters(), 1e-2), torch.amp.GradScaler("cpu", 64.0, growth_interval=2)
+    model = planned.to_torch(net)
+    optimizer = model.optimizer()
+    for number, factor in enumerate((1.0, float("inf"), 1.0, 1.0, 1.0)):
+        if number == 3:
+            states = optimizer.state_dict()
+            model = planned.to_torch(net)
+            model.load_state_dict(net.state_dict())
+            optimizer = model.optimizer()
+            optimizer.load_state_dict(states)
+        x = torch.linspace(-1, 1, 36).reshape(6, 6) * factor
+        own.zero_grad()
+        scaler.scale(net(x).square().mean()).backward()
+        scaler.step(own)
+        scaler.update()
+        model(x).backward()
+        optimizer.step()
+        for name, tensor in model.whole_state_dict().items():
+            torch.testing.assert_close(tensor, net.state_dict()[name], rtol=1e-4, atol=1e-6)
+    row = next(iter(optimizer.state.values()))
+    assert float(row["loss_scale.scale"]) == scaler.get_scale() and float(row["loss_scale.skipped"]) == 1
 
 
 def states_are_split(model) -> None:

@@ -104,6 +104,104 @@ def test_gradients_are_clipped_as_by_torch(name: str) -> None:
     assert_trains(model, planned, wanted)
 
 
+def scaled(window: int) -> tuple[list[float], dict[str, torch.Tensor], float]:
+    """Losses, state and the last scale of torch's own loop, of 5 steps, whose third one overflows."""
+    net, losses = Spoiled(), []
+    own = torch.optim.AdamW(net.parameters(), 1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=window)
+    for ids, factor in spoiled():
+        own.zero_grad()
+        loss = net(ids, factor)
+        scaler.scale(loss).backward()
+        scaler.unscale_(own)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.4)
+        scaler.step(own)
+        scaler.update()
+        losses.append(loss.item())
+    return losses, copy.deepcopy(net.state_dict()), scaler.get_scale()
+
+
+class Spoiled(Net):
+    def forward(self, ids: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        found = self.down(self.norm(F.gelu(self.up(self.table(ids[:, :-1])))) * factor)
+        return F.cross_entropy(found.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def spoiled() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(7)
+    return [(torch.randint(10, (6, 6)), torch.tensor(factor)) for factor in (1.0, 1.0, math.inf, 1.0, 1.0)]
+
+
+def scaling(scale: Any) -> Any:
+    return ash.from_torch(
+        Spoiled(), spoiled()[0], loss=lambda loss, *_: loss,
+        optimizer=lambda params: optim.AdamW(params, 1e-2, clip_norm=0.4, loss_scale=scale),
+    )  # fmt: skip
+
+
+def assert_scales(
+    model: Any, planned: Any, wanted: tuple[list[float], dict[str, torch.Tensor], float], engine: str
+) -> None:
+    with np.errstate(all="ignore"):
+        losses = [float(planned.run(*model.arrays(*row), engine=engine)) for row in spoiled()]
+    np.testing.assert_allclose(losses, wanted[0], rtol=1e-5)
+    for name, tensor in model.state().items():
+        torch.testing.assert_close(tensor, wanted[1][name], rtol=1e-4, atol=1e-5, msg=name)
+    scale = model.optimizer.scaling
+    assert float(scale.scale.data) == wanted[2] and int(scale.skipped.data) == 1
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch", "xla"])
+def test_a_dynamic_scale_of_the_loss_is_that_of_torch(engine: str) -> None:
+    """A step that overflows is skipped and halves the scale; good ones double it: on every engine, in stages, too."""
+    wanted = scaled(window=2)
+    for mesh, search in (("dp=3 tp=2", None), ("dp=6", "zero1"), ("dp=2 tp=3", "zero3(dp) + megatron(tp)")):
+        model = scaling(optim.DynamicLossScale(256.0, window=2))
+        assert_scales(model, ash.plan(model, mesh=mesh, search=search), wanted, engine)
+    model = scaling(optim.DynamicLossScale(256.0, window=2))
+    planned = plan_pipeline(
+        model, mesh="pp=2,dp=3", micro_batches=2, schedule="1f1b", search="zero1(dp)", stages={"table": 0, "down": 1}
+    )
+    assert_scales(model, planned, wanted, engine)
+
+
+def test_training_goes_on_with_the_scale_that_it_had() -> None:
+    wanted = scaled(window=2)
+    model = scaling(optim.DynamicLossScale(256.0, window=2))
+    planned, rows = ash.plan(model, mesh="d=2"), spoiled()
+    with np.errstate(all="ignore"):
+        for row in rows[:3]:
+            planned.run(*model.arrays(*row))
+        other = scaling(optim.DynamicLossScale(window=2))
+        other.load_state(model.training_state())
+        planned = ash.plan(other, mesh="d=3", micro_batches=2)
+        losses = [float(planned.run(*other.arrays(*row))) for row in rows[3:]]
+    np.testing.assert_allclose(losses, wanted[0][3:], rtol=1e-5)
+    assert float(other.optimizer.scaling.scale.data) == wanted[2]
+
+
+def test_updates_that_may_be_skipped_are_done_in_parts() -> None:
+    """A choice between new and old values hides no update from named plans."""
+    model = scaling(128)
+    planned = ash.plan(model, mesh="dp=6", search="zero1")
+    layouts = planned.plan.layouts
+    found = {str(layout) for value, layout in layouts.items() if value.name.startswith("update.up.weight")}
+    assert found == {"dp, -"}
+    assert float(model.reference_state()["norm.weight"][0]) != 1.0
+
+
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: optim.LossScale(0), r"LossScale: scale is 0; it is a number above 0"),
+    (lambda: optim.SGD([], 0.1, loss_scale=True), r"scale is True; it is a number above 0"),
+    (lambda: optim.DynamicLossScale(factor=1), r"DynamicLossScale: factor is 1; it is a number above 1"),
+    (lambda: optim.DynamicLossScale(window=0), r"window is 0; it is a whole number of at least 1"),
+    (lambda: optim.DynamicLossScale(minimum=-1), r"minimum is -1; it is a number of at least 0"),
+])  # fmt: skip
+def test_a_scale_is_a_number_above_0(make: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ContextError, match=text):
+        make()
+
+
 def test_the_check_of_a_step_clips_as_well() -> None:
     model = imported(CLIPPED["norm"][0])
     wanted = model.reference_state()

@@ -221,6 +221,11 @@ class JaxModel(Cell):
             raise NoGradientError(f"{error}; or give from_jax gradients='jax'") from None
 
     def _step_by_jax(self) -> TrainStep:
+        if self.optimizer.scaling is not None:
+            raise GraphError(
+                f"{self.name}: gradients='jax' are those of the loss as it is, but the optimizer was given a "
+                "loss_scale; leave out gradients='jax', or loss_scale="
+            )
         made: dict[Value, Value] = {}
         first: list[Value] = []
 

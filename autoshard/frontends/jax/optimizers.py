@@ -30,6 +30,8 @@ class OptaxOptimizer:
         parameters: the parameter of each leaf, by its place; leaves that are not trained have none.
     """
 
+    scaling = None
+
     def __init__(self, transformation: Any, tree: Any, parameters: Sequence[Parameter | None]) -> None:
         self.transformation, self.tree = transformation, tree
         self._by_place = dict(enumerate(parameters))

@@ -16,6 +16,7 @@ from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.clipping import Clipping
+from autoshard.trace.loss_scale import LossScale
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import GraphError, at
@@ -64,9 +65,10 @@ def state_in_torch(model: RunsInTorch) -> dict[str, np.ndarray]:
     held = _named(model, module)
     if model.optimizer is not None:
         step = torch_optimizer(model.optimizer, held)
-        found.sum().backward()
-        _clip(model.optimizer.clipping, [held[one.name] for one in model.optimizer.parameters])
-        step.step()
+        trained = [held[one.name] for one in model.optimizer.parameters]
+        if _differentiate(found.sum(), model.optimizer.scaling, trained):
+            _clip(model.optimizer.clipping, trained)
+            step.step()
     return {name: array_of(held[name]) for name in (one.name for one in model.get_parameters()) if name in held}
 
 
@@ -132,6 +134,19 @@ def torch_optimizer(optimizer: Optimizer, tensors: Mapping[str, Any]) -> Any:
         for group in optimizer.groups
     ]  # fmt: skip
     return make(groups, optimizer.attrs)
+
+
+def _differentiate(loss: Any, scaling: LossScale | None, tensors: list[Any]) -> bool:
+    """Make gradients, by a scale if there is one; whether the step is to be done with them."""
+    if scaling is None:
+        loss.backward()
+        return True
+    scale = float(scaling.scale.data) if isinstance(scaling.scale, Parameter) else scaling.scale
+    (loss * scale).backward()
+    grads = [one.grad for one in tensors if one.grad is not None]
+    for grad in grads if scaling.divides else ():
+        grad.copy_(grad.double() / scale)
+    return scaling.skipped is None or all(bool(grad.isfinite().all()) for grad in grads)
 
 
 def _clip(clipping: Clipping, tensors: list[Any]) -> None:

@@ -312,7 +312,7 @@ class _Maker:
     def _updating(self, node: Node, parameter: Value) -> Strategy:
         layout = self._sharded(parameter) if self.recipe.zero else self._base(parameter)
         place = next((i for i, one in enumerate(node.results) if one.type.shape == parameter.type.shape), None)
-        if place is None or node.results[place] not in self.graph.tied:
+        if place is None or node.results[place] not in self.structure.replacing:
             return replicated_strategy(node.rule, self.mesh)
         return Strategy(node.rule, self.mesh, project(node.rule, node.rule.results[place], layout))
 

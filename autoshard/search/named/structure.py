@@ -82,9 +82,12 @@ class Structure:
     @cached_property
     def updates(self) -> tuple[Update, ...]:
         """The nodes that take a gradient and make new values of parameters or states, in graph order."""
-        tied, roles = self.graph.tied, self.graph.role_of
+        tied, roles = self.replacing, self.graph.role_of
+        choosing = {self.graph.producers[value][0] for value in self._chosen.values()}
         found = []
         for node in self.graph.nodes:
+            if node in choosing:
+                continue
             replaced = [tied[value] for value in node.results if value in tied and value not in self.keepers]
             others = [one for one in node.operands if one not in roles and one in self.fed]
             if not replaced or not others:
@@ -95,6 +98,22 @@ class Structure:
             owner = parameter or next((self.owners[one] for one in states if one in self.owners), None)
             found.append(Update(node, parameter, states, alike[0] if alike else None, owner))
         return tuple(found)
+
+    @cached_property
+    def replacing(self) -> dict[Value, Value]:
+        """Values to what takes them up: inputs, what loops carry; also where a step may be skipped, by a choice between
+        a new value and the old one."""
+        return {**self.graph.tied, **{new: self.graph.tied[value] for new, value in self._chosen.items()}}
+
+    @cached_property
+    def _chosen(self) -> dict[Value, Value]:
+        """New values of inputs that a choice takes or leaves, to its results."""
+        found: dict[Value, Value] = {}
+        for value, old in self.graph.tied.items():
+            node, _ = self.graph.producers.get(value, (None, 0))
+            if node is not None and node.op.name == "Select" and node.operands[2] is old:
+                found[node.operands[1]] = value
+        return found
 
     @cached_property
     def owners(self) -> dict[Value, Value]:

@@ -88,12 +88,23 @@ class _Classifier:
         for original in self.graph.nodes:
             for node in self._by_rows(original):
                 nodes.append(node)
-                if all(value in self.from_data and not self._is_own(value) for value in node.uses):
+                if self._follows_from_data(node):
                     self.from_data.update(node.results)
                 self._node(node, original)
         self.forms.graph = replace(self.graph, nodes=tuple(nodes))
         self._carry()
         return self.forms
+
+    def _follows_from_data(self, node: Node) -> bool:
+        """Whether a node can run before the first micro batch: it needs data alone, or, where it has no rows of it,
+        also what is there once (a count of labels by a scale of the loss)."""
+        if any(map(self._is_own, node.uses)):
+            return False
+        from_data = [value in self.from_data for value in node.uses]
+        forms = [self.forms.of[value] for value in node.uses]
+        if all(from_data) or not any(from_data) or any(isinstance(form, MicroRows) for form in forms):
+            return all(from_data)
+        return all(known or form == ONCE for known, form in zip(from_data, forms, strict=True))
 
     def _carry(self) -> None:
         """Let states that the forward pass writes become what each micro batch has, but for rows of the batch."""
