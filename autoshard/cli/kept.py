@@ -14,7 +14,7 @@ from autoshard.pipeline.planning import PlannedPipeline
 from autoshard.runtime.checkpoint import STATES, Reader, check_names, open_source, save
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.stored import Stored
-from autoshard.trace.loss_scale import Kept
+from autoshard.trace.loss_scale import OptimizerState
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import CheckpointError
 
@@ -58,7 +58,7 @@ def keep(planned: Planned | PlannedPipeline, directory: Path, step: int) -> Path
     session.load()
     held = dict(session.blocks())
     arrays = {name: held[one] for name, one in named.items()}
-    states = [name for name, one in named.items() if isinstance(one, Kept)]
+    states = [name for name, one in named.items() if isinstance(one, OptimizerState)]
     return save(directory, arrays, session.comm, step, {STATES: states})
 
 

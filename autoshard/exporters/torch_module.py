@@ -30,7 +30,7 @@ from autoshard.exporters.torch_optimizer import TorchOptimizer, updating
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.search.planned import PlannedData
-from autoshard.trace.loss_scale import Kept
+from autoshard.trace.loss_scale import OptimizerState
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import PlanError, RuntimeSetupError, at
 from autoshard.util.source import caller
@@ -92,7 +92,7 @@ class TorchModule(Shards):
         """Where this rank computes, and where its parameters lie."""
         self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
         """The DTensors of these inputs."""
-        own = {one.name: i for i, one in self.sources.items() if not isinstance(one, Kept)}
+        own = {one.name: i for i, one in self.sources.items() if not isinstance(one, OptimizerState)}
         changed = {*graph.updates.values()} - {*self.trained}
         self._changed = "" if module is None else next((name for name, i in own.items() if i in changed), "")
         """Something that a step of a module changes beside what is trained, such as the statistics of a batch norm."""

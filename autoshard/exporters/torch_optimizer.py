@@ -11,7 +11,7 @@ from autoshard.exporters.torch_blocks import block_of, replace_block
 from autoshard.ir.graph import Graph, Node
 from autoshard.partition.program import Program
 from autoshard.search.planned import PlannedData
-from autoshard.trace.loss_scale import Kept
+from autoshard.trace.loss_scale import OptimizerState
 from autoshard.trace.optim import State, StepCount
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import RuntimeSetupError
@@ -59,7 +59,7 @@ class TorchOptimizer(torch.optim.Optimizer):
         for at, one in self._model.sources.items():
             if isinstance(one, State):
                 yield (inputs[id(one.of)], STATES.get(one.prefix, one.prefix)), at
-            elif isinstance(one, Kept):  # one number for all
+            elif isinstance(one, OptimizerState):  # one number for all
                 yield from (((i, _STEP if isinstance(one, StepCount) else one.name), at) for i in self._settings)
 
     def _show(self) -> None:

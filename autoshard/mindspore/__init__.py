@@ -30,6 +30,7 @@ _HOME = {
     ),
     "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "jit", "lazy_inline", "set_seed"),
     "autoshard.mindspore.gradients": ("grad", "value_and_grad"),
+    "autoshard.mindspore.loss_scale": ("DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"),
     "autoshard.mindspore.model": ("Model",),
     "autoshard.mindspore.callbacks": (
         "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "TimeMonitor",
@@ -40,7 +41,7 @@ _HOME = {
         "reset_auto_parallel_context", "set_auto_parallel_context", "set_context",
     ),
 }  # fmt: skip
-_MODULES = ("common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
+_MODULES = ("amp", "common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
 _DTYPES = {
     "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16",
     "bfloat16": "bf16", "int64": "i64", "long": "i64", "int32": "i32", "int16": "i16", "short": "i16", "int8": "i8",

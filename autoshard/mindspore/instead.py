@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-_SCALING = (
-    "multiply the loss by a fixed scale in the network, and give the optimizer the same loss_scale=, by which it "
-    "divides gradients; float32 and bfloat16 need none"
-)
 _RECURRENT = "write its gates with nn.Dense, and a loop over the steps in construct; or take torch.nn's by from_torch"
 _TRANSPOSED = "take torch.nn.ConvTranspose2d by from_torch"
 
 INSTEAD = {
-    **dict.fromkeys(
-        (
-            "amp", "LossScaleManager", "FixedLossScaleManager", "DynamicLossScaleManager", "FixedLossScaleUpdateCell",
-            "DynamicLossScaleUpdateCell", "TrainOneStepWithLossScaleCell", "DynamicLossScaler", "StaticLossScaler",
-        ),
-        _SCALING,
-    ),
     **dict.fromkeys(("LSTM", "LSTMCell", "GRU", "GRUCell", "RNN", "RNNCell"), _RECURRENT),
     **dict.fromkeys(("Conv1dTranspose", "Conv2dTranspose", "Conv3dTranspose", "Conv2DTranspose"), _TRANSPOSED),
 }  # fmt: skip

@@ -22,7 +22,9 @@ from autoshard.api import Planned
 from autoshard.engines.executors import check_engine_device
 from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
 from autoshard.mindspore.communication import get_rank
+from autoshard.mindspore.loss_scale import BY_LEVEL, scale_of
 from autoshard.mindspore.metrics import Loss, metrics_of
+from autoshard.mindspore.mixed_precision import mixed
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.mindspore.planning import layout_summary
 from autoshard.mindspore.resume import Position, TrainingState
@@ -40,6 +42,10 @@ class Model:
             callbacks see is the mean over its elements.
         optimizer: of autoshard.mindspore.nn, over the network's parameters.
         metrics: what `eval` tells: a set of names, such as {"accuracy", "loss"}, or a dict of metrics by name.
+        amp_level: which cells of the network compute in float16, see `mixed_precision`; with O2 and O3 the loss is
+            given float32, and O2 has a `DynamicLossScaleManager()` unless one is given.
+        loss_scale_manager: how the loss is scaled, see `loss_scale`.
+        keep_batchnorm_fp32: whether norms stay in float32 where the network is cast; by default as the level says.
     """
 
     def __init__(
@@ -52,13 +58,16 @@ class Model:
         eval_indexes: Any = None,
         amp_level: str = "O0",
         boost_level: str = "O0",
+        *,
+        loss_scale_manager: Any = BY_LEVEL,
+        keep_batchnorm_fp32: bool | None = None,
     ) -> None:
-        if (eval_network, eval_indexes, amp_level, boost_level) != (None, None, "O0", "O0"):
-            raise TrainingError(
-                "Model: eval_network, eval_indexes, amp_level and boost_level are not offered; leave them out"
-            )
+        if (eval_network, eval_indexes, boost_level) != (None, None, "O0"):
+            raise TrainingError("Model: eval_network, eval_indexes and boost_level are not offered; leave them out")
         if not callable(network):
             raise TrainingError(f"Model: network is {network!r}; it is a Cell")
+        self.widens = mixed(network, amp_level, keep_batchnorm_fp32)
+        self.scaling = scale_of(amp_level, loss_scale_manager)
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions = Sessions(self)
@@ -307,7 +316,7 @@ class Model:
         return self._position
 
     def _state(self) -> TrainingState:
-        return TrainingState((self.network, self.loss_fn), self.optimizer)
+        return TrainingState((self.network, self.loss_fn), self.optimizer, self.scaling)
 
     # -- training
 

@@ -18,6 +18,7 @@ from autoshard.pipeline.execute.training import StagedSession
 from autoshard.runtime.checkpoint import STATES, LocalBlocks, Placed, Reader, check_names, open_source, save
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.stored import Stored
+from autoshard.trace.loss_scale import LossScale
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import CheckpointError
 
@@ -34,13 +35,14 @@ class Position:
 
 
 class TrainingState:
-    """All that training changes, by name: of cells (a network, a loss) their parameters, of the optimizer its states.
+    """All that training changes, by name: of cells (a network, a loss) their parameters, of the optimizer its states,
+    and what a loss scale changes.
 
     Raises:
         CheckpointError: two things of one name.
     """
 
-    def __init__(self, cells: Iterable[Any], optimizer: Any = None) -> None:
+    def __init__(self, cells: Iterable[Any], optimizer: Any = None, scaling: LossScale | None = None) -> None:
         self.cells = tuple(cell for cell in cells if hasattr(cell, "parameters_dict"))
         self.parameters: dict[str, Parameter] = {}
         self.states: dict[str, Parameter] = {}
@@ -49,6 +51,8 @@ class TrainingState:
         if optimizer is not None:
             _add(self.parameters, {one.name: one for one in optimizer.parameters})
             _add(self.states, optimizer.parameters_dict())
+        if scaling is not None:
+            _add(self.states, {one.name: one for one in scaling.parameters})
         _add(dict(self.parameters), self.states)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from autoshard.api import Planned
+from autoshard.core.tensortype import dtype
 from autoshard.engines.session import Session
 from autoshard.ir.graph import DATA
 from autoshard.layout.mesh import Mesh
@@ -36,7 +37,8 @@ from autoshard.search.algo_parameters import SearchParameters
 from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
-from autoshard.trace.parameter import Parameter
+from autoshard.trace.loss_scale import LossScale
+from autoshard.trace.parameter import Parameter, cast_all_to
 from autoshard.transform.micro.statistics import MICRO_BATCH
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
@@ -55,6 +57,8 @@ class Trains(Protocol):
     network: Any
     loss_fn: Callable | None
     optimizer: Any
+    scaling: LossScale | None
+    widens: bool
 
 
 class Sessions:
@@ -220,8 +224,9 @@ class Sessions:
         again = recomputed(self.model.network)
         parts = 1 if in_stages(parallel) else parts
         return train_step(
-            *given, recompute=again, gradient_scale=scale, micro_batches=parts, statistics=MICRO_BATCH
-        ).traced
+            *given, recompute=again, gradient_scale=scale, micro_batches=parts, statistics=MICRO_BATCH,
+            loss_scale=self.model.scaling,
+        ).traced  # fmt: skip
 
     def _trace_results(self, feed: Feed) -> Traced:
         """The loss, what the network returns, and the label; of a network alone just what it returns."""
@@ -231,13 +236,17 @@ class Sessions:
 
         def results(*columns: Any) -> Any:
             *inputs, label = columns
-            found = network(*inputs)
-            return loss_fn(found, label), found, label
+            found, compared = self._wide(network(*inputs)), self._wide(label)
+            return loss_fn(found, compared), found, label
 
         return trace(named_columns(results, self.model.network, feed.names), *feed.types)
 
     def _trace_loss(self, feed: Feed) -> Traced:
         return trace(self._objective(feed.names), *feed.types)
+
+    def _wide(self, found: Any) -> Any:
+        """What a loss is given: float32, where the network computes in a narrow type."""
+        return cast_all_to(dtype("f32"), found) if self.model.widens else found
 
     def _objective(self, names: Sequence[str]) -> Callable:
         """A function from a row to the loss, whose arguments are called like the columns."""
@@ -250,7 +259,7 @@ class Sessions:
             check_count(
                 self.model.network, len(inputs), f"a row of the dataset has {columns_told}, the last is the label"
             )
-            return self.model.loss_fn(self.model.network(*inputs), label)
+            return self.model.loss_fn(self._wide(self.model.network(*inputs)), self._wide(label))
 
         return named_columns(objective, self.model.network, names)
 

@@ -12,7 +12,7 @@ from typing import Any
 from autoshard.core.tensortype import DType, dtype
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
-from autoshard.trace.parameter import Entry, Owned, Parameter, active, cast_to, computed_in
+from autoshard.trace.parameter import Entry, Owned, Parameter, active, cast_all_to, cast_to, computed_in
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError, StrategyError, at
 from autoshard.util.source import Source, caller
@@ -45,6 +45,7 @@ class Cell(Owned):
         self.shard_source: Source | None = None
         self.recomputes = False
         self.compute_type: DType | None = None
+        self.result_type: DType | None = None  # what results are cast to where it computes in another type
         # Where in_shardings, out_shardings and stages were set; first, as setting them notes it.
         self.annotation_sources: dict[str, Source | None] = {}
         self.in_shardings: Any = None
@@ -59,7 +60,8 @@ class Cell(Owned):
         with computed_in(self.compute_type):
             kind = self.compute_type
             args = tuple(cast_to(kind, one) for one in args)
-            return self._called(*args, **{name: cast_to(kind, one) for name, one in kwargs.items()})
+            found = self._called(*args, **{name: cast_to(kind, one) for name, one in kwargs.items()})
+        return found if self.result_type is None else cast_all_to(self.result_type, found)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         recorder = active()
@@ -181,7 +183,7 @@ class Cell(Owned):
         if not kind.is_float:
             raise GraphError(f"{self.path or type(self).__name__}.to_float: {kind} is no float type")
         for _, cell in self.cells_and_names():
-            cell.compute_type = kind
+            cell.compute_type, cell.result_type = kind, None
         return self
 
     def recompute(self, **settings: Any) -> None:

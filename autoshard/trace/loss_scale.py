@@ -21,7 +21,7 @@ from autoshard.util.checks import positive
 from autoshard.util.errors import ContextError
 
 
-class Kept(Parameter):
+class OptimizerState(Parameter):
     """What an optimizer, and what scales its loss, keep from step to step."""
 
 
@@ -72,10 +72,10 @@ class LossScale:
         if self.skipped is None:
             optimizer(grads)
             return
-        finite = _finite([grad for grad in grads if grad is not None])
-        with only_if(finite):
+        good = finite([grad for grad in grads if grad is not None])
+        with only_if(good):
             optimizer(grads)
-        overflow = named_primitive("LogicalNot", "loss_scale.overflow")(finite)
+        overflow = named_primitive("LogicalNot", "loss_scale.overflow")(good)
         skips = named_primitive("Cast", "loss_scale.skips", dtype="i32")(overflow)
         self.skipped.assign(named_primitive("Add", "loss_scale.skipped.next")(self.skipped, skips))
         self.adjust(overflow)
@@ -173,7 +173,7 @@ def checked_scale(scale: Any, what: str, above: float = 0.0) -> float:
 
 
 def _number(name: str, value: float, kind: type) -> Parameter:
-    return Kept(np.asarray(value, kind), name=name, requires_grad=False)
+    return OptimizerState(np.asarray(value, kind), name=name, requires_grad=False)
 
 
 def _scalar(scale: Any) -> Any:
@@ -181,7 +181,7 @@ def _scalar(scale: Any) -> Any:
     return named_primitive("Reshape", "loss_scale.scalar")(scale, ()) if scale.shape else scale
 
 
-def _finite(grads: Sequence[Any]) -> Any:
+def finite(grads: Sequence[Any]) -> Any:
     """Whether all elements of all gradients are finite numbers."""
     counts = [_infinite(grad, i) for i, grad in enumerate(grads)]
     total = named_primitive("AddN", "loss_scale.infinite")(*counts) if len(counts) > 1 else counts[0]

@@ -17,14 +17,14 @@ import numpy as np
 from autoshard.ops.primitive import named_primitive
 from autoshard.trace.clipping import Clipping
 from autoshard.trace.initializer import deferred
-from autoshard.trace.loss_scale import Kept, LossScale
+from autoshard.trace.loss_scale import LossScale, OptimizerState
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import ContextError, GraphError
 
 Rate = float | Sequence[float] | Callable[[Any], Any]
 
 
-class State(Kept):
+class State(OptimizerState):
     """Zeros beside a parameter, named `prefix.<its name>`."""
 
     def __init__(self, prefix: str, of: Parameter) -> None:
@@ -36,7 +36,7 @@ class State(Kept):
         return f"{self.prefix}.{self.of.name}"
 
 
-class StepCount(Kept):
+class StepCount(OptimizerState):
     """How many steps were done."""
 
     def __init__(self) -> None:

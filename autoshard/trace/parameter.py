@@ -46,6 +46,13 @@ def cast_to(kind: DType | None, x: Any) -> Any:
     return lookup("Cast")(x, dtype=kind.name)
 
 
+def cast_all_to(kind: DType, found: Any) -> Any:
+    """The same of all tensors in tuples and lists."""
+    if isinstance(found, tuple | list):
+        return type(found)(cast_all_to(kind, one) for one in found)
+    return cast_to(kind, found)
+
+
 def computed_type() -> DType | None:
     """The type that `computed_in` asks for, if any."""
     return _COMPUTED.get()

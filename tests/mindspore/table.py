@@ -113,7 +113,46 @@ PIPELINES = (
     ),
 )
 """What scripts say of pipelines, and what it means here."""
+SCALES = (
+    (
+        "in a script",
+        "here",
+    ),
+    (
+        "`Model(..., loss_scale_manager=)`, `nn.TrainOneStepWithLossScaleCell`",
+        "the scale, steps that were skipped, and what a scale's cell counts are states: in checkpoints of "
+        "`Model.save`, alike on every engine and in stages. A scale that has no finite double stays",
+    ),
+    (
+        "`LossScaleManager` of one's own",
+        "the `construct(loss_scale, overflow)` of its `get_update_cell()` is part of the step; "
+        "`update_loss_scale` is not called",
+    ),
+    (
+        "`FixedLossScaleManager(scale, drop_overflow_update=False)`, `TrainOneStepCell(..., sens=scale)`",
+        "the optimizer divides by its own `loss_scale`",
+    ),
+    (
+        "`amp.auto_mixed_precision`, `Model(..., amp_level=)`, `amp.build_train_network`",
+        'O0 to O3; "auto" is refused. Which cells and primitives are narrow is MindSpore\'s list of each; '
+        "functions of `ops` are no primitives",
+    ),
+    (
+        "`amp.DynamicLossScaler`, `amp.StaticLossScaler`, `amp.all_finite`",
+        "for loops with `value_and_grad`, which every rank does whole",
+    ),
+    (
+        "`boost_level`, `amp.custom_mixed_precision`",
+        "not offered",
+    ),
+)
+"""What scripts say of loss scales and mixed precision, and what it means here."""
 COLUMNS = ("| name | arguments and defaults | not taken | values held by |", "|---|---|---|---|")
+
+
+def means(pairs: tuple[tuple[str, str], ...]) -> str:
+    """A table of what is said and what it means."""
+    return "\n".join(f"| {said} | {here} |" for said, here in (pairs[0], ("---", "---"), *pairs[1:]))
 
 
 def shown(theirs: list[list[Any]] | None) -> str:
@@ -150,10 +189,9 @@ def page() -> str:
         taken = None if theirs is None else [one for one in theirs if one[0] in own]
         rest = [] if theirs is None else [one[0] for one in theirs if one[0] not in own]
         rows.append(f"| `{name}` | {shown(taken)} | {', '.join(rest)} | {held(name, lines, told)} |")
-    rules = ("---", "---")
-    pipelines = "\n".join(f"| {said} | {here} |" for said, here in (PIPELINES[0], rules, *PIPELINES[1:]))
+    pipelines = f"## Pipelines\n\n{means(PIPELINES)}\n\n## Loss scales and mixed precision\n\n{means(SCALES)}"
     counts = {"count": len(every), "lines": len(LINES), "documented": len(DOCUMENTED), "raises": len(RAISES)}
-    head = HEAD.format(pipelines=f"## Pipelines\n\n{pipelines}", **counts)
+    head = HEAD.format(pipelines=pipelines, **counts)
     return "\n".join([head.rstrip(), *rows]) + "\n"
 
 

@@ -193,7 +193,8 @@ CASES = {
 }  # fmt: skip
 
 OTHERS = {
-    "Adam", "AdamW", "AdamWeightDecay", "Cell", "GradAccumulationCell", "LossBase", "MLP", "Momentum", "Optimizer",
+    "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell",
+    "GradAccumulationCell", "LossBase", "MLP", "Momentum", "Optimizer",
     "Parameter", "PipelineCell", "SGD", "get_activation",
     *(name for name in nn.__all__ if name.endswith(("DecayLR", "WarmUpLR", "_lr"))),
 }  # fmt: skip

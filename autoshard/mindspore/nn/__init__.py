@@ -79,24 +79,26 @@ from autoshard.mindspore.nn.loss import (
     SoftmaxCrossEntropyWithLogits,
     WithLossCell,
 )
+from autoshard.mindspore.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineCell
 from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
 from autoshard.trace.cell import Cell, CellList, SequentialCell
 from autoshard.util.offered import NotOfferedError
 
-_ABOVE = {"TrainOneStepCell": "autoshard.mindspore.one_step"}
+_ABOVE = dict.fromkeys(("TrainOneStepCell", "TrainOneStepWithLossScaleCell"), "autoshard.mindspore.one_step")
 
 __all__ = [
     "ELU", "GELU", "SGD", "AdaptiveAvgPool2d", "Adam", "AdamWeightDecay", "AvgPool1d", "AvgPool2d", "BCELoss",
     "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d", "Conv2d",
-    "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "ExponentialDecayLR", "FastGelu", "Flatten",
-    "GradAccumulationCell", "GroupNorm", "HSigmoid", "HSwish", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss",
-    "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d",
-    "Mish", "Momentum", "NLLLoss", "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "PolynomialDecayLR", "ReLU",
-    "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits",
-    "Softsign", "Tanh", "WarmUpLR", "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation",
-    "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
+    "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "DynamicLossScaleUpdateCell", "Embedding",
+    "ExponentialDecayLR", "FastGelu", "FixedLossScaleUpdateCell", "Flatten", "GradAccumulationCell", "GroupNorm",
+    "HSigmoid", "HSwish", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU",
+    "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss",
+    "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU", "SequentialCell",
+    "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits", "Softsign", "Tanh", "WarmUpLR",
+    "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation", "inverse_decay_lr",
+    "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
 ]  # fmt: skip
 
 

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autoshard.core.tensortype import dtype
+from autoshard.core.tensortype import DType, dtype
 from autoshard.mindspore.tensor import Tensor
 from autoshard.ops.primitive import Primitive
 from autoshard.ops.registry import Operator
 from autoshard.trace.arithmetic import is_number
-from autoshard.trace.parameter import active
+from autoshard.trace.parameter import active, cast_all_to
 from autoshard.trace.tensor import number_type
 from autoshard.util.errors import ShapeError, StrategyError, at
 from autoshard.util.source import caller
@@ -38,6 +38,8 @@ class Named(Primitive):
     called_with: ClassVar[inspect.Signature]
     strategy: ClassVar[Callable | None]
     strategy_of_call: ClassVar[Callable | None]
+    compute_type: DType | None = None
+    """Operands of floats are cast to this type, and results to float32: what mixed precision says of it."""
 
     def __repr__(self) -> str:
         usual = {name: one.default for name, one in self.made_with.parameters.items()}
@@ -50,6 +52,8 @@ class Named(Primitive):
 
     def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
         given = _bound(type(self).__name__, self.called_with, args, attrs, "called with")
+        if self.compute_type is not None:
+            given = {name: cast_all_to(self.compute_type, one) for name, one in given.items()}
         noted = len(getattr(active(), "annotations", ()))
         with self._strategy_for(given):
             found = as_tensors(type(self).function(*given.values(), **self.attrs))
@@ -59,7 +63,7 @@ class Named(Primitive):
                 f"{self.name or type(self).__name__}.shard{at(self.source)}: with these operands or attributes "
                 f"{type(self).__name__} is other operators than {self.operator.name}, and takes no strategy"
             )
-        return found
+        return found if self.compute_type is None else cast_all_to(dtype("f32"), found)
 
     @contextmanager
     def _strategy_for(self, given: Mapping[str, Any]) -> Iterator[None]:

@@ -11,6 +11,7 @@ from autoshard.mindspore.callbacks import (
     TimeMonitor,
 )
 from autoshard.mindspore.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+from autoshard.mindspore.loss_scale import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
 from autoshard.mindspore.metrics import (
     MAE,
     MSE,
@@ -29,8 +30,8 @@ from autoshard.mindspore.parallel import (
 )
 
 __all__ = [
-    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "History", "Loss", "LossMonitor", "Metric", "Model",
-    "ModelCheckpoint", "TimeMonitor", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy", "TopKCategoricalAccuracy",
-    "get_metric_fn", "load_checkpoint", "load_distributed_checkpoint", "load_param_into_net", "merge_sliced_parameter",
-    "save_checkpoint",
+    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "DynamicLossScaleManager", "FixedLossScaleManager",
+    "History", "Loss", "LossMonitor", "LossScaleManager", "Metric", "Model", "ModelCheckpoint", "TimeMonitor",
+    "Top1CategoricalAccuracy", "Top5CategoricalAccuracy", "TopKCategoricalAccuracy", "get_metric_fn", "load_checkpoint",
+    "load_distributed_checkpoint", "load_param_into_net", "merge_sliced_parameter", "save_checkpoint",
 ]  # fmt: skip
