@@ -187,7 +187,8 @@ class Cell(Owned):
         return self
 
     def recompute(self, **settings: Any) -> None:
-        """What this cell computes is made again for the backward pass of training, instead of being kept.
+        """What this cell computes is made again for the backward pass of training, from what enters it, instead of
+        being kept; what it gives to others is kept.
 
         Its operators are known by their names, which begin with the cell's path.
 
@@ -245,12 +246,9 @@ class Cell(Owned):
         return found
 
 
-def recomputed(cell: Cell) -> Any:
-    """A function that tells of a node whether a cell that recomputes made it; None if no cell does."""
-    paths = tuple(one.path for _, one in cell.cells_and_names() if one.recomputes)
-    if not paths:
-        return None
-    return lambda node: any(not path or node.name.startswith(f"{path}.") for path in paths)
+def recomputed(cell: Cell) -> tuple[str, ...] | None:
+    """The paths of cells that recompute; None if none does."""
+    return tuple(one.path for _, one in cell.cells_and_names() if one.recomputes) or None
 
 
 class CellList(Cell):

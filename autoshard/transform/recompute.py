@@ -47,6 +47,20 @@ def cheap(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in kept(graph) if not node.regions and not node.is_product and node.operands)
 
 
+def inside(graph: Graph, paths: Collection[str]) -> tuple[Node, ...]:
+    """The forward nodes of cells with these paths, by their names, but for those whose results leave such a cell: as
+    these are kept, each cell is made again from what enters it alone."""
+    begin, prefixes = backward_begins(graph), [f"{path}." if path else "" for path in paths]
+    of = {node: {prefix for prefix in prefixes if node.label.startswith(prefix)} for node in graph.nodes[:begin]}
+    outputs = set(graph.outputs)
+
+    def leaves(node: Node) -> bool:
+        users = [user for value in node.results for user, _ in graph.users[value] if user in of]
+        return not outputs.isdisjoint(node.results) or any(of[node] - of[user] for user in users)
+
+    return tuple(node for node, cells in of.items() if cells and not leaves(node))
+
+
 def recompute(graph: Graph, nodes: Collection[Node]) -> Graph:
     """The graph with these nodes made again for the backward pass, from what else is kept.
 

@@ -15,7 +15,7 @@ from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
 from autoshard.transform.micro.statistics import BATCH
-from autoshard.transform.recompute import backward_begins, cheap
+from autoshard.transform.recompute import backward_begins, cheap, inside
 from autoshard.transform.recompute import recompute as recomputed
 from autoshard.transform.recompute import regather as regathered
 from autoshard.util.errors import GraphError
@@ -48,7 +48,7 @@ def train_step(
     optimizer: Optimizer,
     *example_inputs: Any,
     name: str | None = None,
-    recompute: str | Callable[[Node], bool] | None = None,
+    recompute: str | Collection[str] | Callable[[Node], bool] | None = None,
     regather: bool = False,
     leave_unreached: bool = False,
     micro_batches: int = 1,
@@ -63,7 +63,8 @@ def train_step(
 
     Args:
         recompute: what is made again for the backward pass instead of being kept: "cheap" (all that takes no product of
-            tensors), or a function that tells for a node of the forward pass.
+            tensors), a function that tells for a node of the forward pass, or paths of cells, each of which is made
+            again from what enters it.
         regather: copies of parameters in other layouts are made for forward and backward pass on their own, so that
             they are not kept in between.
         micro_batches: into how many parts the batch is cut, which are done one after the other; the gradients are
@@ -158,10 +159,15 @@ def accumulated(traced: Traced, micro_batches: int, statistics: str = BATCH) -> 
     return replace(traced, graph=loop.graph, annotations={**given, **kept})
 
 
-def _chosen(graph: Graph, wanted: str | Callable[[Node], bool]) -> tuple[Node, ...]:
+def _chosen(graph: Graph, wanted: str | Collection[str] | Callable[[Node], bool]) -> tuple[Node, ...]:
     """The nodes that are made again."""
+    if isinstance(wanted, tuple | list | set | frozenset):
+        return inside(graph, wanted)
     if callable(wanted):
         return tuple(node for node in graph.nodes[: backward_begins(graph)] if wanted(node))
     if wanted != "cheap":
-        raise GraphError(f"train_step: recompute is {wanted!r}; it can be 'cheap', or a function that tells for a node")
+        raise GraphError(
+            f"train_step: recompute is {wanted!r}; it can be 'cheap', a function that tells for a node, or paths of "
+            "cells"
+        )
     return cheap(graph)

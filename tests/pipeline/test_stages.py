@@ -56,6 +56,24 @@ def test_every_schedule_leads_to_the_step_in_one_piece(language, name):
         assert ran.sent[1] == ran.sent[2] == 6 * 2 * rows
 
 
+@pytest.mark.parametrize(
+    "what", ["cheap", lambda node: node.name.startswith("network.layers."), [f"network.layers.{i}" for i in range(3)]]
+)
+def test_what_is_made_again_is_so_within_its_stage(language, what):
+    """From what the stage was sent: chains of operators that are made again do not go back into the stages before."""
+    set_seed(2)
+    cell = Loss(Language(3), token_loss, lambda made: made)
+    step = train_step(cell, nn.Adam(cell.trainable_params(), 0.1, eps=1e-4), IDS, WORDS, recompute=what)
+    pipeline, ran = check_equal(step, FOUR, make_schedule("zb_h1", 4, 6), (IDS, WORDS))
+    plain = cut_stages(language.traced, FOUR, 6)
+    assert len(pipeline.crossing) == len(plain.crossing)
+    homes = {(node.name, piece.stage) for piece in pipeline.pieces for node in piece.graph.nodes}
+    again = {(name.removesuffix(".again"), stage) for name, stage in homes if name.endswith(".again")}
+    assert len({stage for _, stage in again}) >= 3 and again <= homes
+    before = run_stages(plain, make_schedule("zb_h1", 4, 6), language.traced.inputs(IDS, WORDS)).peaks
+    assert ran.peaks[0] < before[0]
+
+
 def test_results_do_not_depend_on_who_goes_first(language):
     pipeline = cut_stages(language.traced, FOUR, 6)
     given = language.traced.inputs(IDS, WORDS)

@@ -102,3 +102,31 @@ def test_chosen_nodes_are_of_the_forward_pass(plain):
         step(recompute="all")
     assert recompute(graph, []).nodes == graph.nodes
     assert regather(recompute(graph, cheap(graph))).outputs == graph.outputs
+
+
+class Chain(nn.Cell):
+    """Blocks in a row, each with a connection past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.CellList(
+            nn.SequentialCell(nn.Dense(8, 48, activation="gelu"), nn.Dense(48, 8)) for _ in range(6)
+        )
+
+    def construct(self, x):
+        for block in self.blocks.cells():
+            x = x + block(x)
+        return (x * x).mean()
+
+
+def test_each_cell_is_made_again_from_what_enters_it():
+    """What a cell gives to others is kept: nothing is made again from the begin of the network on."""
+    paths = [f"blocks.{i}" for i in range(6)]
+    peaks = []
+    for what in (None, paths):
+        cell = Chain()
+        made = train_step(cell, nn.SGD(cell.trainable_params(), 0.1), TensorType.of((64, 8), "f32"), recompute=what)
+        peaks.append(plan(made, mesh="d=1", search="data_parallel").cost.memory.peak)
+    again = [node for node in made.graph.nodes if node.name.endswith(".again")]
+    assert len(again) == 6 * 3  # product, bias, activation; not the second product
+    assert peaks[1] < 0.6 * peaks[0]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from autoshard.frontends.torch.checkpoints import note_checkpoint
 from autoshard.frontends.torch.markers import markers
 from autoshard.frontends.torch.patch import Patch
 
@@ -37,7 +38,10 @@ def _dispatcher(own: Any, inside: Callable[[], bool]) -> Any:
             return own.__get__(None, cls)(*args, **kwargs)
         if not _wanted(args, kwargs):
             return _run(cls, _bound(cls, args, kwargs))
-        return args[0](*args[2:]) if _is_checkpoint(cls) else _applied(cls, _bound(cls, args, kwargs))
+        if _is_checkpoint(cls):
+            note_checkpoint(args[0])
+            return args[0](*args[2:])
+        return _applied(cls, _bound(cls, args, kwargs))
 
     return classmethod(apply)
 

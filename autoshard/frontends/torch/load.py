@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from autoshard.frontends.torch.checkpoints import noting_checkpoints
 from autoshard.frontends.torch.export import exported, need_torch
 from autoshard.frontends.torch.hooks import check_hooks
 from autoshard.frontends.training import check_loss
@@ -81,9 +82,13 @@ def from_torch(
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
     elif _clashes(module):
         module, wrapped = _wrapper(module), _WRAPPED
-    program = exported(module, args, kwargs or {}, capacity_factor)
+    with noting_checkpoints() as noted:
+        program = exported(module, args, kwargs or {}, capacity_factor)
     model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
     if hasattr(module, "training"):
+        named = module.named_modules() if noted else ()
+        prefix = f"{wrapped}." if wrapped else ""
+        model.recomputes = tuple(path.removeprefix(prefix) for path, part in named if id(part) in noted)
         model.module, model.example = module, (tuple(args), dict(kwargs or {}))
         model.imported_by_expert = again
     return model

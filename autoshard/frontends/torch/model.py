@@ -69,6 +69,7 @@ class TorchModel(Cell):
         self.module: Any = None
         self.example: tuple[tuple, dict[str, Any]] = program.example_inputs or ((), {})
         self.imported_by_expert: Callable[[], TorchModel] | None = None
+        self.recomputes: tuple[str, ...] = ()  # paths of modules that a step makes again for their gradients
         self._read_signature()
         self.optimizer = None
         if optimizer is not None:
@@ -183,7 +184,7 @@ class TorchModel(Cell):
             raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
         return train_step(
             self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True,
-            rewrite=plainly_written,
+            rewrite=plainly_written, recompute=self.recomputes or None,
         )  # fmt: skip
 
     @cached_property

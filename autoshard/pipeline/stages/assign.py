@@ -68,6 +68,13 @@ def assign_nodes(
     return _Assigner(step, count, stages, parameters or {}).run()
 
 
+def stage_by_name(node: Node, known: Mapping[str, int]) -> int | None:
+    """The stage of the operator whose gradient a node is a part of, by its name, which gradients bear."""
+    words = node.name.removeprefix(_GRADIENT).split(".")
+    names = (".".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((known[name] for name in names if name in known), None)
+
+
 def forward_nodes(graph: Graph) -> set[Node]:
     """The nodes of the forward pass."""
     return set(graph.nodes[: backward_begins(graph)])
@@ -176,14 +183,9 @@ class _Assigner:
             return stage, True
         last = self.count - 1
         is_sum = not ahead and len(back) > 1 and self.weights.keys().isdisjoint(node.uses)
-        stage = last if is_sum else self._made_for(node, max(ahead, default=last))
+        by_name = None if is_sum else stage_by_name(node, self.stage_named)
+        stage = by_name if by_name is not None else last if is_sum else max(ahead, default=last)
         return min([stage, *back]), False
-
-    def _made_for(self, node: Node, default: int) -> int:
-        """The stage of the operator whose gradient a node is a part of: gradients bear its name."""
-        words = node.name.removeprefix(_GRADIENT).split(".")
-        names = (".".join(words[:count]) for count in range(len(words), 0, -1))
-        return next((self.stage_named[name] for name in names if name in self.stage_named), default)
 
     def _check(self, node: Node, stage: int, needed: int) -> None:
         if needed > stage:

@@ -10,6 +10,7 @@ from itertools import chain
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.assign import Assigned, assign
+from autoshard.pipeline.stages.kept import with_inputs_kept
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
@@ -114,7 +115,7 @@ def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
     forward, originals = assigned.forward, step.body.of
     cut = {originals[node]: stage for node, stage in assigned.of.items() if node in forward and node in originals}
-    return _Cutter(*with_late_sums(step, assigned), cut).run()
+    return _Cutter(*with_late_sums(*with_inputs_kept(step, assigned, cut)), cut).run()
 
 
 class _Cutter:
