@@ -25,6 +25,7 @@ from autoshard.exporters.dtensor_slices import assign
 from autoshard.exporters.placements import PARTIAL, SHARD, AxisPlacement, Border, ModulePlan, Placements, module_plan
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
+from autoshard.trace.loss_scale import LOSS_SCALE
 from autoshard.util.errors import PlanError, RuntimeSetupError
 
 # What DTensor raises where it has no rule, or one that refuses the placements.
@@ -133,8 +134,10 @@ def _distribute(module: torch.nn.Module, mesh: DeviceMesh, specs: ModulePlan, la
 
 
 def _is_state(name: str, known: set[str]) -> bool:
-    """Whether a tensor of the plan is none of the module's: a state of an optimizer, or a number of steps or uses."""
-    return name in ("dropout.counter", "global_step") or name.partition(".")[2] in known
+    """Whether a tensor of the plan is none of the module's: a state of an optimizer or of a loss scale, or a number of
+    steps or uses."""
+    counted = name in ("dropout.counter", "global_step") or name.startswith(f"{LOSS_SCALE}.")
+    return counted or name.partition(".")[2] in known
 
 
 def split_tensor(

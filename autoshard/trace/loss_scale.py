@@ -20,6 +20,9 @@ from autoshard.trace.parameter import Parameter, cast_to
 from autoshard.util.checks import positive
 from autoshard.util.errors import ContextError
 
+LOSS_SCALE = "loss_scale"
+"""What names of its states begin with."""
+
 
 class OptimizerState(Parameter):
     """What an optimizer, and what scales its loss, keep from step to step."""
@@ -48,7 +51,7 @@ class LossScale:
     def __init__(self, scale: float | Parameter = 128.0, *, divides: bool = True, skips: bool = True) -> None:
         self.scale = scale if isinstance(scale, Parameter) else checked_scale(scale, f"{type(self).__name__}: scale")
         self.divides = divides
-        self.skipped = _number("loss_scale.skipped", 0, np.int32) if skips else None
+        self.skipped = _number(f"{LOSS_SCALE}.skipped", 0, np.int32) if skips else None
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -142,7 +145,7 @@ class Adjustment:
         if isinstance(minimum, bool) or not isinstance(minimum, int | float | np.number) or minimum < 0:
             raise ContextError(f"{what}: minimum is {minimum!r}; it is a number of at least 0")
         self.window, self.minimum = int(window), float(minimum)
-        self.good_steps = _number("loss_scale.good_steps", 0, np.int32)
+        self.good_steps = _number(f"{LOSS_SCALE}.good_steps", 0, np.int32)
 
     def __call__(self, scale: Parameter, overflow: Any) -> None:
         """Assign the scale and the count of good steps that follow."""
@@ -161,7 +164,7 @@ class Adjustment:
 
 def scale_parameter(scale: Any, what: str) -> Parameter:
     """A scale that changes from step to step. Raises ContextError where it is no number above 0."""
-    return _number("loss_scale.scale", checked_scale(scale, what), np.float32)
+    return _number(f"{LOSS_SCALE}.scale", checked_scale(scale, what), np.float32)
 
 
 def checked_scale(scale: Any, what: str, above: float = 0.0) -> float:

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 import autoshard as ash
-from autoshard import nn
+from autoshard import nn, optim
 from autoshard.pipeline import plan_pipeline
 from autoshard.util.errors import GraphError
 
@@ -228,6 +228,9 @@ def test_derivatives_that_only_jax_knows() -> None:
     model = ash.from_jax(rounded, X, gradients="jax", **options)
     ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model)
+    options["optimizer"] = lambda params: optim.SGD(params, 0.1, loss_scale=8)
+    with pytest.raises(GraphError, match=r"gradients='jax' are those of the loss as it is, but .* loss_scale"):
+        _ = ash.from_jax(rounded, X, gradients="jax", **options).traced
 
 
 def filtered(params: Any, x: jax.Array) -> jax.Array:

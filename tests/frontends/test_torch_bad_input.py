@@ -99,6 +99,11 @@ def test_a_plan_is_put_on_its_own_module_alone(alone: Any) -> None:
         PlanError, match=r"another module: it splits 1.weight as \[-, -\], which has shape \(10, 10, 1\)"
     ):
         parallelize(other, alone)
+    step = ash.from_torch(
+        net(), (torch.ones(4, 6),), loss=lambda output, x: output.mean(),
+        optimizer=lambda params: ash.optim.SGD(params, 0.1, loss_scale=ash.optim.DynamicLossScale()),
+    )  # fmt: skip
+    assert parallelize(net(), ash.plan(step, mesh="dp=1 tp=1"))(torch.ones(4, 6)).shape == (4, 10)
 
 
 def test_a_plan_is_for_tensors_of_its_shapes(alone: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.trace.cell import Cell
-from autoshard.trace.loss_scale import Adjustment, LossScale, OptimizerState, checked_scale, scale_parameter
+from autoshard.trace.loss_scale import LOSS_SCALE, Adjustment, LossScale, OptimizerState, checked_scale, scale_parameter
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import ContextError
 
@@ -103,4 +103,4 @@ def _scale(sense: Any, what: str) -> Parameter:
         )
     number = np.asarray(sense, np.float32)
     checked_scale(number.item(), what)
-    return OptimizerState(number, name="loss_scale.scale", requires_grad=False)
+    return OptimizerState(number, name=f"{LOSS_SCALE}.scale", requires_grad=False)
