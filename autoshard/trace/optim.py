@@ -60,7 +60,8 @@ class Optimizer:
         learning_rate: see the module's text.
         weight_decay: how much of the parameter is added to its gradient (AdamW: taken from the parameter).
         clip_norm, clip_value: see `trace.clipping.Clipping`; None leaves gradients as they are.
-        loss_scale: what the loss is multiplied by, see `trace.loss_scale`; a number stays as it is.
+        loss_scale: what a step of training (`train_step`) multiplies the loss by, see `trace.loss_scale`; a number
+            stays as it is. Called on gradients of one's own, an optimizer takes them as they are.
 
     Raises:
         ContextError: no parameters, one given twice, or a setting that cannot be.
