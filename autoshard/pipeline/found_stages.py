@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,14 +16,14 @@ from autoshard.ir.graph import Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
-from autoshard.pipeline.joint.layered_step import FULL
-from autoshard.pipeline.joint.search import StageRequest, fastest
+from autoshard.pipeline.joint.layered_step import FULL, LayeredPrice
+from autoshard.pipeline.joint.search import StageRequest, fastest, none_keeps
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.quick_plans import QUICK
 from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stage_memo import StageMemo
-from autoshard.pipeline.stage_plans import planned_stages
+from autoshard.pipeline.stage_plans import most_memory, planned_stages
 from autoshard.pipeline.stages.assign import assign_nodes
 from autoshard.pipeline.stages.cut import cut_as_assigned
 from autoshard.pipeline.transfers.group import RankGroup, stacked
@@ -31,7 +31,7 @@ from autoshard.search import find_mode
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
-from autoshard.util.errors import PlanError
+from autoshard.util.errors import MemoryLimitError, PlanError, StageError
 from costmodel import Hardware
 
 if TYPE_CHECKING:
@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 MANY_LAYERS = 8
-"""Equal layers from which on a search for stages plans them once, not stage by stage."""
+"""Equal layers from which on a search for stages plans them once."""
+MOST_PLACES = 64
+"""Layers times devices up to which pipelines are searched stage by stage as well, which cuts within layers."""
+MOST_OPERATORS = 0.75
+"""Share of the forward operators that layers have of a model of which these say nearly all."""
+MOST_WHOLE = 8
+"""How many pipelines of equal layers are planned whole, until one keeps to the limit when it is planned whole."""
 
 
 def found_stages(
@@ -75,34 +81,89 @@ def found_stages(
 
     find_mode(mode)
     counts, names, limit, statistics = chosen
-    layers = None if traced.annotations else RepeatedLayers.of(traced.graph)
-    if layers is not None and layers.are_equal and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
-        wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
-        return _found_by_layers(traced, layers, wanted, tuple(passes))
     wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
     quick = partial(planned_by, QUICK) if mode == DEFAULT_SEARCH else None
-    best, told = fastest(wanted, partial(planned_by, mode), quick)
-    return replace(best, searched=told)
+
+    def by_stages(limit: int | None) -> PlannedPipeline:
+        best, told = fastest(replace(wanted, limit=limit), partial(planned_by, mode), quick)
+        return replace(best, searched=told)
+
+    layers = None if traced.annotations or mode != DEFAULT_SEARCH else RepeatedLayers.of(traced.graph)
+    if layers is None or not layers.are_equal or layers.count < MANY_LAYERS:
+        return by_stages(limit)
+    by_layers = partial(_found_by_layers, traced, layers, wanted, tuple(passes))
+    if layers.share < MOST_OPERATORS:  # such as an encoder, which would lie whole before its decoder's first layer
+        return by_stages(None) if limit is None else _first_of(partial(by_stages, limit), by_layers)
+    if layers.count * devices > MOST_PLACES:
+        return by_layers()
+    free = by_stages(None)
+    if limit is not None and most_memory(free) > limit:
+        return _first_of(by_layers, partial(by_stages, limit))  # that makes no layer again, and takes far longer
+    try:
+        return min(free, by_layers(), key=lambda one: one.price.seconds)
+    except (MemoryLimitError, StageError):
+        return free
+
+
+def _first_of(*searches: Callable[[], PlannedPipeline]) -> PlannedPipeline:
+    """What the first of searches finds that finds a pipeline within the limit.
+
+    Raises:
+        MemoryLimitError: none does; that of the least bytes.
+        StageError: no stages can be planned.
+    """
+    refused: list[MemoryLimitError | StageError] = []
+    for search in searches:
+        try:
+            return search()
+        except (MemoryLimitError, StageError) as error:
+            refused.append(error)
+    over = [error for error in refused if isinstance(error, MemoryLimitError)]
+    raise min(over, key=lambda error: error.needed) if over else refused[0]
 
 
 def _found_by_layers(
-    traced: Traced, layers: RepeatedLayers, wanted: LayeredRequest, passes: tuple[str, ...]
+    traced: Traced, layers: RepeatedLayers, wanted: StageRequest, passes: tuple[str, ...]
 ) -> PlannedPipeline:
-    """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole."""
-    best, told = layered_search(traced, layers, wanted, passes).run()
-    choice, graph = best.choice, traced.graph
+    """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole. What
+    is added up of layers may be less than what the whole needs; choices like it are then expected to need as much more.
+
+    Raises:
+        MemoryLimitError: none keeps to the limit.
+        StageError: no named plan fits.
+    """
+    own = {one.name: getattr(wanted, one.name) for one in fields(StageRequest) if one.name != "most"}
+    search = layered_search(traced, layers, LayeredRequest(**own), passes)
+    for _ in range(MOST_WHOLE):
+        try:
+            best, told = search.run()
+        except MemoryLimitError:
+            break
+        found = replace(_planned_whole(traced, layers, wanted, best, passes), searched=told)
+        if wanted.limit is None or most_memory(found) <= wanted.limit:
+            return found
+        search.learn(best, most_memory(found))
+    assert wanted.limit is not None
+    found = _planned_whole(traced, layers, wanted, search.leanest, passes)
+    if most_memory(found) <= wanted.limit:
+        return found
+    raise none_keeps(wanted, found)
+
+
+def _planned_whole(
+    traced: Traced, layers: RepeatedLayers, wanted: StageRequest, priced: LayeredPrice, passes: tuple[str, ...]
+) -> PlannedPipeline:
+    choice, graph = priced.choice, traced.graph
     if choice.recompute == FULL:
         graph = made_again(layers)
         layers = RepeatedLayers(graph, layers.stem, layers.count)
     step = StepParts.of(graph, choice.micro_batches, wanted.statistics)
-    ends = [*accumulate(best.layers)]
+    ends = [*accumulate(priced.layers)]
     nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
     order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
     cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
     groups = stacked([choice.mesh] * choice.groups)
-    own = replace(traced, graph=graph)
-    found = planned_stages(own, cut, order, groups, wanted.hardware, choice.plan, passes)
-    return replace(found, searched=told)
+    return planned_stages(replace(traced, graph=graph), cut, order, groups, wanted.hardware, choice.plan, passes)
 
 
 def layered_search(

@@ -134,13 +134,10 @@ def check_memory(planned: PlannedPipeline, limit: int) -> None:
     """
     for number, one in enumerate(planned.price.memory):
         if one.nbytes > limit:
-            stages, most = ", ".join(map(str, planned.schedule.chunks(number))), format_bytes(limit)
-            named = [*one.largest, ("what its operators take while they run", one.transient)]
-            largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in named if size)
+            stages = planned.schedule.chunks(number)
             raise MemoryLimitError(
-                f"the pipeline of {planned.graph.name!r} is over the memory limit of {most}: a device of group "
-                f"{number}, which runs stage {stages}, holds {format_bytes(one.nbytes)} ({largest}); take more stages "
-                "or micro batches, or larger groups",
+                f"the pipeline of {planned.graph.name!r} is over the memory limit of {format_bytes(limit)}: "
+                f"{one.told(number, stages)}; take more stages or micro batches, or larger groups",
                 needed=one.nbytes,
                 limit=limit,
             )

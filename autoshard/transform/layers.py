@@ -106,6 +106,11 @@ class RepeatedLayers:
         return self.first == self.period == 1
 
     @property
+    def share(self) -> float:
+        """The part of the operators of the forward pass that is in layers, from 0 to 1."""
+        return sum(1 for _ in self.forward) / max(1, backward_begins(self.graph))
+
+    @property
     def fewest(self) -> int:
         """How many layers `only` keeps at least, so that one of each kind is among those between the ends."""
         least = self.first + self.period + 2

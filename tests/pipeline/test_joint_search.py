@@ -196,5 +196,5 @@ def test_searches_that_cannot_be():
     for settings, message in cases:
         with pytest.raises(PlanError, match=message):
             plan_pipeline(step, pipeline="auto", **settings)
-    with pytest.raises(MemoryLimitError, match="the least that one needs is"):
+    with pytest.raises(MemoryLimitError, match=r"the least that one needs is .* holds .*\(.*weight"):
         plan_pipeline(step, mesh="1", pipeline="auto", schedule="auto", micro_batches=2, memory=100)

@@ -8,7 +8,7 @@ import pytest
 
 from autoshard.api import known_hardware
 from autoshard.partition.program import Bundle
-from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline import found_stages, plan_pipeline
 from autoshard.pipeline.found_stages import layered_search
 from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
 from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
@@ -109,6 +109,14 @@ def test_the_fastest_that_fits_is_found(search, priced):
         search.wanted = before
 
 
+def test_choices_like_one_that_needs_more_when_planned_whole_are_expected_to_need_more():
+    search = search_of(decoder(), schedules=("1f1b",), limit=10**9)
+    best, _ = search.run()
+    search.learn(best, 2 * 10**9)
+    other, _ = search.run()
+    assert (other.choice.plan, other.choice.recompute) != (best.choice.plan, best.choice.recompute)
+
+
 def test_one_group_holds_one_micro_batch():
     """All schedules take equally long there; what GPipe holds of all micro batches is no reason against one group."""
     search = search_of(decoder(batch=64))
@@ -126,7 +134,25 @@ def test_a_limit_is_refused():
         search_of(decoder(), schedules=("1f1b",), limit=1000).run()
 
 
-def test_what_is_found_is_planned_whole():
+def test_what_is_found_keeps_to_the_limit_when_it_is_planned_whole(monkeypatch):
+    """What is added up of layers may be less than what the pipeline takes."""
+    monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
+    free = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100")
+    limit = max(one.nbytes for one in free.price.memory) * 8 // 10
+    found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100", memory=limit)
+    assert max(one.nbytes for one in found.price.memory) <= limit
+    assert found.price.seconds >= free.price.seconds
+
+
+def test_what_no_pipeline_keeps_to_names_the_stage_and_what_is_largest_there(monkeypatch):
+    monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
+    with pytest.raises(MemoryLimitError, match=r"which runs stages? \d.*, holds .* \(.*weight.*\)") as refused:
+        plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100", memory=1000)
+    assert refused.value.needed > refused.value.limit == 1000
+
+
+def test_what_is_found_is_planned_whole(monkeypatch):
+    monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
     found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100")
     assert found.searched is not None
     assert found.price.seconds == pytest.approx(found.searched.seconds, rel=0.1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,7 +84,8 @@ class LayeredSearch:
         self._prices: dict[tuple[int, int, int, str, str], LayerPrices | None] = {}
         self._shares: dict[int, float] = {}
         self.planned_meshes = 0
-        self.smallest = math.inf
+        self._larger: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
+        self._leanest: tuple[float, LayeredChoice | LayeredPrice] | None = None
 
     @cached_property
     def batch(self) -> int:
@@ -153,6 +154,24 @@ class LayeredSearch:
     def _span(self) -> Sequence[int]:
         return [span for span, _ in self.wanted.hardware.topology.levels if span is not None]
 
+    @property
+    def leanest(self) -> LayeredPrice:
+        """Of the choices that were over the limit that which needs least, as far as it is known.
+
+        Raises:
+            StageError: none was, or it cannot be planned.
+        """
+        found = None if self._leanest is None else self._leanest[1]
+        found = self.price(found) if isinstance(found, LayeredChoice) else found
+        if found is None:
+            raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
+        return found
+
+    def learn(self, priced: LayeredPrice, nbytes: float) -> None:
+        """Expect that all choices of one plan and schedule need as much more as one that is planned whole."""
+        kind, most = _kind(priced.choice), max(priced.nbytes)
+        self._larger[kind] = max(self._larger[kind], nbytes / most if most else 1.0)
+
     def run(self) -> tuple[LayeredPrice, StageSearch]:
         """The fastest choice that keeps to the limit, and how far the search came.
 
@@ -160,6 +179,7 @@ class LayeredSearch:
             MemoryLimitError: none does.
             StageError: no named plan fits.
         """
+        self._leanest = None
         waiting: list[tuple[float, int, tuple]] = []
         number = itertools.count()
 
@@ -185,21 +205,25 @@ class LayeredSearch:
             if data_plan == ZERO1 and over < math.inf:
                 least = self._least_of_tensor(groups, data, tensor, rows, kind, ZERO3)
                 push(max(over, least), (groups, data, tensor, rows, kind, ZERO3))
-        if best is None and math.isinf(self.smallest):
+        if best is None and self._leanest is None:
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
-            self._refuse()
-        assert best is not None
+            raise self._refused()
         return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size)
 
-    def _refuse(self) -> None:
-        limit = self.wanted.limit or 0
-        raise MemoryLimitError(
+    def _refused(self) -> MemoryLimitError:
+        assert self._leanest is not None
+        needed, limit = int(self._leanest[0]), self.wanted.limit or 0
+        return MemoryLimitError(
             f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
-            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(int(self.smallest))}",
-            needed=int(self.smallest),
+            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(needed)}",
+            needed=needed,
             limit=limit,
         )
+
+    def _note(self, nbytes: float, of: LayeredChoice | LayeredPrice) -> None:
+        if self._leanest is None or nbytes < self._leanest[0]:
+            self._leanest = nbytes, of
 
     def _space(self) -> Iterator[tuple]:
         """Groups, parts of their axes, rows of a micro batch, plan of the tensor axis and what is made again."""
@@ -227,7 +251,7 @@ class LayeredSearch:
         """Seconds at least, by what parts take on one device; never, where memory cannot do."""
         groups, data, tensor, rows, (_, again) = item
         parts = self.prices(1, 1, rows, DATA_PLANS[0], again)
-        if parts is None or self._is_over(parts, DATA_PLANS[-1], groups, data, rows, tensor):
+        if parts is None or self._is_over(parts, self._choice((*item, DATA_PLANS[-1])), DATA_PLANS[-1], tensor):
             return math.inf
         return self._least(parts, groups, data, rows, tensor)
 
@@ -237,7 +261,8 @@ class LayeredSearch:
         """Seconds at least, by what parts take on the tensor axis alone; never, where memory cannot do."""
         plan, again = plan_name(DATA_PLANS[0], kind[0], 1, tensor), kind[1]
         parts = self.prices(1, tensor, rows, plan, again)
-        if parts is None or self._is_over(parts, data_plan, groups, data, rows):
+        choice = self._choice((groups, data, tensor, rows, kind, data_plan))
+        if parts is None or self._is_over(parts, choice, data_plan):
             return math.inf
         least = self._least(parts, groups, data, rows, 1)
         if data_plan != ZERO3:
@@ -262,18 +287,25 @@ class LayeredSearch:
         split, whole = Layout(mesh, ((mesh.axis("dp"),),)), Layout.replicated(mesh, 1)
         return prices_for(self.wanted.hardware).redistribution(split, whole, of)
 
-    def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:
+    def _choice(self, item: tuple, schedule: str = "1f1b", chunks: int = 1) -> LayeredChoice:
+        groups, data, tensor, rows, (tensor_plan, again), data_plan = item
+        plan, count = plan_name(data_plan, tensor_plan, data, tensor), self.batch // (data * rows)
+        return LayeredChoice(groups, data, tensor, rows, count, plan, again, schedule, chunks)
+
+    def _is_over(self, parts: LayerPrices, choice: LayeredChoice, data_plan: str, shared: int = 1) -> bool:
         """Whether a device of the first group needs more than it has in any named schedule: parameters lie whole on
         each replica, of ZeRO-1 states of the optimizer in parts, of ZeRO-3 all that is held, and as many micro batches
         wait as there are groups. What an action takes besides is known where the tensor axis is (`shared` is 1)."""
         if self.wanted.limit is None:
             return False
+        groups = choice.groups
         dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
         stage = rank_part(parts, dealt, 0, groups, groups - 1)
-        parted = {ZERO1: stage.optimizer, ZERO3: stage.states}.get(data_plan, 0.0) * self._parted(data)
-        waiting = min(groups, self.batch // (data * rows)) * stage.kept
+        parted = {ZERO1: stage.optimizer, ZERO3: stage.states}.get(data_plan, 0.0) * self._parted(choice.data)
+        waiting = min(groups, choice.micro_batches) * stage.kept
         held = (stage.states - parted + waiting) / shared + (parts.transient if shared == 1 else 0.0)
-        self.smallest = min(self.smallest, held if held > self.wanted.limit else self.smallest)
+        if held > self.wanted.limit:
+            self._note(held, choice)
         return held > self.wanted.limit
 
     def _parted(self, data: int) -> float:
@@ -311,26 +343,24 @@ class LayeredSearch:
 
     def _scheduled(self, item: tuple, best: LayeredPrice | None) -> tuple[LayeredPrice | None, float]:
         """The fastest of the schedules and of the best one so far, and the least seconds of what has no room."""
-        groups, data, tensor, rows, (tensor_plan, again), data_plan = item
-        plan = plan_name(data_plan, tensor_plan, data, tensor)
-        parts = self.prices(data, tensor, rows, plan, again)
+        choices = [self._choice(item, name, chunks) for name, chunks in self._schedules(item[0])]
+        one = self._choice(item)
+        parts = self.prices(one.data, one.tensor, one.rows, one.plan, one.recompute)
         if parts is None:
             return best, math.inf
-        count, without_room = self.batch // (data * rows), math.inf
-        choices = (
-            LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks)
-            for name, chunks in self._schedules(groups)
-        )
+        without_room = math.inf
         steps = [LayeredStep(one, parts, self.layers.count, self._span) for one in choices if schedule_exists(one)]
         for step in sorted(steps, key=lambda step: step.least):
             if best is not None and step.least >= best.seconds:
                 break
             if not self._fits([step.least_bytes]):
+                self._note(step.least_bytes, step.choice)
                 without_room = min(without_room, step.least)
                 continue
             one = step.price
-            self.smallest = min(self.smallest, max(one.nbytes))
-            if not self._fits(one.nbytes):
+            nbytes = max(one.nbytes) * self._larger[_kind(one.choice)]
+            self._note(nbytes, one)
+            if not self._fits([nbytes]):
                 without_room = min(without_room, one.seconds)
             elif best is None or one.seconds < best.seconds:
                 best = one
@@ -351,6 +381,10 @@ class LayeredSearch:
             most = min(MOST_CHUNKS, self.layers.count // groups)
             several = range(kind.chunks, most + 1) if not kind.fixed and kind.chunks > 1 else [kind.chunks]
             yield from ((kind.name, chunks) for chunks in several if chunks <= most)
+
+
+def _kind(choice: LayeredChoice) -> tuple:
+    return choice.plan, choice.recompute, choice.schedule
 
 
 def made_again(layers: RepeatedLayers) -> Graph:

@@ -128,6 +128,21 @@ def fastest(
     return _StageSearch(wanted, planned, quick).run()
 
 
+def none_keeps(wanted: StageRequest, least: PricedPipeline) -> MemoryLimitError:
+    """That no pipeline keeps to the limit: what the one that needs least holds, and what is largest there."""
+    limit, memory = wanted.limit or 0, least.price.memory
+    group = max(range(len(memory)), key=lambda one: memory[one].nbytes)
+    meshes = "/".join(str(one.mesh) for one in least.price.planned.groups)
+    order, needed = least.schedule, memory[group].nbytes
+    return MemoryLimitError(
+        f"no pipeline of {wanted.graph.name!r} on {wanted.devices} devices that was tried keeps to the memory limit of "
+        f"{format_bytes(limit)}: the least that one needs is {format_bytes(needed)}, on {meshes} by {order.name} of "
+        f"{order.micro_batches} micro batches, where {memory[group].told(group, order.chunks(group))}",
+        needed=needed,
+        limit=limit,
+    )
+
+
 @dataclass(frozen=True)
 class _Tried:
     """A choice that was priced on these meshes: seconds by its fastest schedule, or if one keeps to the limit by the
@@ -149,7 +164,7 @@ class _StageSearch(Generic[Found]):
         self.blocks = {count: blocks_of(step, wanted.hardware) for count, step in self.steps.items()}
         self.work = {count: self._work(count) for count in self.steps}
         self.best: Found | None = None
-        self.least_memory = math.inf
+        self.least: tuple[int, Found] | None = None
         self.tried: list[_Tried] = []
         self.orders: dict[tuple, tuple[Schedule, ...]] = {}
         self.estimates = StageEstimates(self.work, self._schedules)
@@ -256,7 +271,8 @@ class _StageSearch(Generic[Found]):
         for order in orders:
             one = planned if order is planned.schedule else planned.with_schedule(order)
             most = 0 if limit is None else max(each.nbytes for each in one.price.memory)
-            self.least_memory = min(self.least_memory, most)
+            if self.least is None or most < self.least[0]:
+                self.least = most, one
             found.append((one.price.seconds, most, order))
             if limit is not None and most > limit:
                 continue
@@ -276,16 +292,10 @@ class _StageSearch(Generic[Found]):
             self._price(one.choice, one.groups)
 
     def _refuse(self) -> None:
-        limit = self.wanted.limit
         if not self.priced:
             raise self.refused[0] if self.refused else StageError(f"{self.wanted.graph.name!r} has no such stages")
-        assert limit is not None, "without a limit the first that is priced is the best"
-        raise MemoryLimitError(
-            f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
-            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(self.least_memory)}",
-            needed=int(self.least_memory),
-            limit=limit,
-        )
+        assert self.least is not None, "what was priced is the best, or is over the limit"
+        raise none_keeps(self.wanted, self.least[1])
 
     def _work(self, count: int) -> BlockWork:
         """What each block takes on one device, planned alone."""

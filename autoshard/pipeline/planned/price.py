@@ -10,7 +10,7 @@ activations are those of the values on their routes, by the very order in which 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,6 +29,7 @@ from autoshard.pipeline.schedules.action import (
 from autoshard.pipeline.schedules.simulate import Durations, ScheduleTimeline, simulate
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
 from autoshard.pipeline.transfers.price import ValueMessages
+from costmodel import format_bytes
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class StageMemory:
     def nbytes(self) -> int:
         """All of it."""
         return self.states + self.accumulators + self.activations + self.transient
+
+    def told(self, group: int, stages: Sequence[int]) -> str:
+        """What a device of a group of these stages holds, the largest by name."""
+        named = [*self.largest, ("what its operators take while they run", self.transient)]
+        largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in named if size)
+        runs = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
+        return f"a device of group {group}, which runs {runs}, holds {format_bytes(self.nbytes)} ({largest})"
 
 
 @dataclass(frozen=True)
