@@ -168,3 +168,6 @@ def test_a_bound_is_told():
     assert "proven" in report(replace(made, plan=proven), width=200)
     opened = replace(made.plan, search_stats={"bound": 1e-5, "gap": 0.031, "proven": 0})
     assert "a gap of 3.10% at most" in report(replace(made, plan=opened), width=200)
+    undercut = replace(made.plan, search_stats={"seconds": 1e-5, "bound": 1e-5, "gap": 0.0, "proven": 0})
+    told = report(replace(made, plan=undercut), width=200)
+    assert "nothing is proven" in told and "no plan takes less" not in told

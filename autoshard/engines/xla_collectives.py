@@ -71,15 +71,30 @@ class XlaCollectives(MeshQueries):
             return self.all_reduce(x.astype(np.uint8), axes, op).astype(np.bool_)
         return {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[op](x, **self._over(axes))
 
+    def _without_elements(self, x: Any, axes: Axes, split: int | None = None, concat: int | None = None) -> Any:
+        """An empty block in the shape that it has after a collective; XLA refuses to send it."""
+        shape, parts = list(x.shape), len(self.grid.rows(axes)[0])
+        if split is not None:
+            shape[split] //= parts
+        if concat is not None:
+            shape[concat] *= parts
+        return x.reshape(shape)
+
     def all_gather(self, x: Any, axes: Axes, dim: int) -> Any:
+        if x.size == 0:
+            return self._without_elements(x, axes, concat=dim)
         return _moved(x, partial(lax.all_gather, axis=dim, tiled=True, **self._over(axes)))
 
     def reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Any:
+        if x.size == 0:
+            return self._without_elements(x, axes, split=dim)
         if op != "sum":
             return self.slice(self.all_reduce(x, axes, op), axes, dim)
         return lax.psum_scatter(x, scatter_dimension=dim, tiled=True, **self._over(axes))
 
     def all_to_all(self, x: Any, axes: Axes, split: int, concat: int) -> Any:
+        if x.size == 0:
+            return self._without_elements(x, axes, split, concat)
         places = {"split_axis": split, "concat_axis": concat, "tiled": True}
         return _moved(x, partial(lax.all_to_all, **places, **self._over(axes)))
 

@@ -6,6 +6,7 @@ bytes in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -82,5 +83,7 @@ def _bound(plan: Plan, cost: Cost) -> Iterator[str]:
         return
     if stats.get("proven"):
         yield f"no plan of the strategies considered takes less: proven ({format_seconds(stats['bound'])})"
+    elif stats["bound"] >= stats.get("seconds", math.inf):
+        yield "nothing is proven: its program takes less than the least sum of prices, and others may, too"
     else:
         yield f"no plan takes less than {format_seconds(stats['bound'])}: a gap of {stats.get('gap', 0.0):.2%} at most"

@@ -1,7 +1,8 @@
 """The graph that a traced model is planned on: `planned_graph(traced)`.
 
-What the search cannot plan is rewritten (`plannable.py`), operators that compute the same of the same values become
-one, and those that only move elements are joined (`merge_movements.py`). So a plan pays once for what programs do once.
+What nothing needs is left out, what the search cannot plan is rewritten (`plannable.py`), operators that compute the
+same of the same values become one, and those that only move elements are joined (`merge_movements.py`). So a plan pays
+once for what programs do once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from autoshard.ir.graph import Graph, Node
 from autoshard.transform.merge_movements import merge_movements
 from autoshard.transform.plannable import plannable
 from autoshard.transform.recompute import AGAIN
-from autoshard.transform.simplify import merged
+from autoshard.transform.simplify import merged, prune
 
 
 def planned_graph(graph: Graph, annotations: Mapping[Node, Any]) -> tuple[Graph, dict[Node, Any]]:
@@ -25,7 +26,7 @@ def planned_graph(graph: Graph, annotations: Mapping[Node, Any]) -> tuple[Graph,
     Raises:
         PlanError: a node that has neither a rule nor regions that are known.
     """
-    graph = plannable(graph)
+    graph = prune(plannable(graph), annotations)
     made, became = merged(graph, _kept(graph, annotations), inside=True)
     said = {became.get(node, node): one for node, one in annotations.items()}
     return merge_movements(made, said), said

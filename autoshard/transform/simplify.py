@@ -1,22 +1,26 @@
 """Leave out of a graph what does not change its outputs: dead nodes, and nodes that repeat another one.
 
 Inputs, outputs, roles and updates stay; nodes that are kept unchanged are the same objects, so that plans and
-annotations beside the graph still find them. What regions hold is left as it is.
+annotations beside the graph still find them. A node with regions is a new one where something in these is dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import Graph, Node, Region, Value, inner_values
+from autoshard.ir.graph import Graph, Node, Region, Value, inner_values, walk
 
 
-def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output depends on and that do nothing else."""
-    kept = live_nodes(graph.nodes, graph.outputs)
-    return graph if len(kept) == len(graph.nodes) else with_nodes(graph, kept)
+def prune(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
+    """The graph without nodes that no output depends on and that do nothing else, in loops and branches, too.
+
+    Args:
+        keep: nodes that stay, and what these need.
+    """
+    kept = live_nodes(graph.nodes, graph.outputs, {value for node in keep for value in node.results})
+    return graph if kept == graph.nodes else with_nodes(graph, kept)
 
 
 def with_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
@@ -28,15 +32,41 @@ def with_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
     )
 
 
-def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, ...]:
-    """Those of the nodes, in order, that the wanted values need, or that do something besides their results."""
-    needed = set(wanted)
+def live_nodes(
+    nodes: tuple[Node, ...], wanted: Iterable[Value], anywhere: Collection[Value] = frozenset()
+) -> tuple[Node, ...]:
+    """Those of the nodes, in order, that the wanted values need, or that do something besides their results; of those
+    with regions so much as is needed.
+
+    Args:
+        anywhere: values that are wanted, too, and may be made in regions.
+    """
+    needed = {*wanted, *anywhere}
     kept = []
     for node in reversed(nodes):
-        if not needed.isdisjoint(node.results) or node.op.has_effects(node.attrs):
+        node = _with_live_regions(node, anywhere) if node.regions else node
+        if not needed.isdisjoint(node.results) or _does_more(node, anywhere):
             kept.append(node)
             needed.update(node.uses)
     return tuple(reversed(kept))
+
+
+def _does_more(node: Node, anywhere: Collection[Value]) -> bool:
+    """Whether a node does something besides its results, or holds what is wanted."""
+    if node.op.has_effects(node.attrs):
+        return True
+    inner = (value for region in node.regions for one in walk(region.nodes) for value in one.results)
+    return bool(anywhere) and any(value in anywhere for value in inner)
+
+
+def _with_live_regions(node: Node, anywhere: Collection[Value]) -> Node:
+    regions = tuple(_live(region, anywhere) for region in node.regions)
+    return node if regions == node.regions else replace(node, regions=regions)
+
+
+def _live(region: Region, anywhere: Collection[Value]) -> Region:
+    nodes = live_nodes(region.nodes, region.outputs, anywhere)
+    return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
 
 
 def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:

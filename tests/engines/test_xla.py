@@ -47,3 +47,15 @@ def test_collectives_are_read_in_both_notations() -> None:
             ("all_gather", ((0, 2), (1, 3)), 64): 1,
         }
     )
+
+
+@pytest.mark.jax
+def test_empty_blocks_are_not_sent_which_xla_refuses() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    from autoshard.engines.xla_collectives import XlaCollectives
+
+    collectives, block = XlaCollectives(Grid((("dp", 2), ("tp", 3)), tuple(range(6)))), jnp.zeros((4, 0, 6), bool)
+    assert collectives.all_gather(block, ("tp",), 1).shape == (4, 0, 6)
+    assert collectives.all_gather(block, ("tp",), 0).shape == (12, 0, 6)
+    assert collectives.reduce_scatter(block, ("dp",), 2, "sum").shape == (4, 0, 3)
+    assert collectives.all_to_all(block, ("dp",), 0, 2).shape == (2, 0, 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoshard import nn, ops
+from autoshard.ir.graph import walk
 from autoshard.trace import Cell, Parameter, evaluate, trace
 from autoshard.transform import gradient, merge_equal, prune
 from tests.trace.models import Language
@@ -22,6 +23,32 @@ def test_prune_drops_what_no_output_needs() -> None:
     small = prune(graph)
     assert [node.op.name for node in small.nodes] == ["ScalarMul"] and small.nodes[0] is graph.nodes[-1]
     assert small.inputs == graph.inputs and prune(small) is small
+
+
+def test_prune_drops_what_nothing_needs_in_loops_and_branches() -> None:
+    def fn(x):
+        unused = ops.exp(x)
+
+        def turn(state):
+            ops.sin(unused)
+            return state[0] + 1, ops.tanh(state[1])
+
+        def low(x):
+            ops.cos(x)
+            return ops.sigmoid(x)
+
+        def high(x):
+            return ops.while_loop(lambda state: state[0] < 3, turn, (0, x))[1]
+
+        return ops.cond(ops.reduce_sum(x) > 0, low, high, x)
+
+    graph = trace(fn, X).graph
+    small = prune(graph)
+    left = {node.op.name for node in walk(small.nodes)}
+    assert {node.op.name for node in walk(graph.nodes)} - left == {"Exp", "Sin", "Cos"} and prune(small) is small
+    np.testing.assert_array_equal(evaluate(small, [X])[0], evaluate(graph, [X])[0])
+    cos = next(node for node in walk(graph.nodes) if node.op.name == "Cos")
+    assert cos in {*walk(prune(graph, [cos]).nodes)}
 
 
 def test_prune_keeps_updates() -> None:
