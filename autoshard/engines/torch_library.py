@@ -185,7 +185,14 @@ def get(raw: torch.Tensor, index: Any) -> torch.Tensor:
 
 def _elements(raw: torch.Tensor, index: tuple[Any, ...]) -> torch.Tensor:
     """What an index finds. Of tensors alone by torch's operator: brackets ask the host for one that has no dims."""
-    return torch.ops.aten.index.Tensor(raw, index) if _is_tensors(index) else raw[index]
+    return torch.ops.aten.index.Tensor(*_with_dims(raw, index)) if _is_tensors(index) else raw[index]
+
+
+def _with_dims(raw: torch.Tensor, index: tuple[Any, ...]) -> tuple[torch.Tensor, tuple[Any, ...]]:
+    """The same where a mask has no dims, which torch's operators do not take: a mask of one of these tensors."""
+    if index[0].dtype == torch.bool and not index[0].ndim:
+        return raw.unsqueeze(0), (index[0].reshape(1), *index[1:])
+    return raw, index
 
 
 def _is_tensors(index: tuple[Any, ...]) -> bool:
@@ -200,7 +207,8 @@ def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
         places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)
         made.view(-1)[get(places, index)] = part
     elif _is_tensors(places := _indices(index, raw.device)):
-        made.index_put_(places, part)
+        whole, places = _with_dims(made, places)
+        whole.index_put_(places, part)
     else:
         made[places] = part
     return made

@@ -132,6 +132,31 @@ def test_numbers_without_a_sign_on_torch(kind: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_masks_without_dims_on_torch(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    from autoshard.engines import torch_library as library
+
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    for mask in (np.array(True), np.array(False)):
+        wanted = x.copy()
+        wanted[mask] = 7
+        found = library.set(torch.tensor(x), (torch.tensor(mask),), torch.tensor(7.0))
+        np.testing.assert_array_equal(found.numpy(), wanted)
+        np.testing.assert_array_equal(library.get(torch.tensor(x), (torch.tensor(mask),)).numpy(), x[mask])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("value", [3.7, -3e30, 3e30, np.nan])
+def test_a_single_float_becomes_an_integer_on_torch(value: float) -> None:
+    torch, given = pytest.importorskip("torch"), np.asarray(value, np.float32)
+    for kind in ("i8", "u8", "i32"):
+        (found,) = kernels_of("torch").run(lookup("Convert"), [torch.tensor(given)], {"dtype": kind}, [dtype(kind)])
+        wanted = lookup("Convert").evaluate([given], {"dtype": kind})[0]
+        assert found.numpy() == wanted and found.numpy().dtype == wanted.dtype
+
+
+@pytest.mark.torch
 def test_an_index_without_dims_is_not_read_by_the_host() -> None:
     """Code of it is traced, where a number is none yet."""
     pytest.importorskip("torch")
