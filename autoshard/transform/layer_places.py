@@ -174,8 +174,10 @@ class LayerPlaces:
         return (producers[value][0] for value in node.operands if value in producers)
 
     def _sums_layers(self, node: Node) -> bool:
-        read = {self.layers[one] for one in self._makers(node) if one in self.layers}
-        return node.op.name == SUM and len(read) > 0 and max(read) - min(read) > 1
+        if node.op.name != SUM:
+            return False
+        read = [self.layers[one] for one in self._makers(node) if one in self.layers]
+        return bool(read) and max(read) - min(read) > 1
 
     def _split(self, name: str) -> tuple[str, str] | None:
         found = self._pattern.search(name)
