@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.trace import Cell, Traced
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import UnknownNameError
 
@@ -46,7 +47,7 @@ class Kept:
 
         Raises:
             UnknownNameError: there is no value for one.
-            ShapeError: one is of another shape or kind; those before it have been taken then.
+            ShapeError: one is of another shape or kind. Nothing is taken then.
         """
         used, beside = {id(one) for one in self.used}, self._beside
         further = beside if any(one.name in state for one in beside) else []
@@ -54,8 +55,9 @@ class Kept:
         missing = [one.name for one in (*own, *further) if one.name not in state]
         if missing:
             raise UnknownNameError(_says(self.name, missing, state, any(one.name == missing[0] for one in own)))
-        for one in (*own, *further):
-            one.set_data(plain(state[one.name]))
+        taken = [(one, one.checked(plain(state[one.name]))) for one in (*own, *further)]
+        for one, array in taken:
+            one.set_data(array)
 
 
 def _says(name: str, missing: list[str], state: Mapping[str, Any], is_own: bool) -> str:
@@ -71,4 +73,43 @@ def _says(name: str, missing: list[str], state: Mapping[str, Any], is_own: bool)
     return f"{text}{has}; give values by the names of its state()"
 
 
-__all__ = ["Kept"]
+class KeptModel(Cell):
+    """An imported model, whose `traced` graph reads its parameters and its optimizer's states."""
+
+    name: str
+    traced: Traced
+
+    @property
+    def _kept(self) -> Kept:
+        return Kept(self.name, [*self.get_parameters()], self.traced.parameters.values())
+
+    @staticmethod
+    def _plain(value: Any) -> np.ndarray:
+        """A copy of a value as an array of numpy."""
+        return np.array(value)
+
+    def training_state(self) -> dict[str, np.ndarray]:
+        """The parameters' present values as arrays, and the optimizer's states and counters: what `load_state` goes on
+        from."""
+        return self._kept.values()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up tensors or arrays by name: `training_state()` to go on from, `state()` of another import, or a state
+        dict of the module. Of the latter two states of the optimizer stay as they are; names it does not know are
+        passed over.
+
+        Raises:
+            UnknownNameError: one of its parameters is missing, or some of its optimizer's states are.
+            ShapeError: a value of another shape or kind. Nothing is taken then.
+
+        >>> import torch
+        >>> import autoshard
+        >>> one, other = (autoshard.from_torch(torch.nn.Linear(6, 4), (torch.ones(2, 6),)) for _ in range(2))
+        >>> other.load_state(one.state())
+        >>> torch.equal(other.state()["weight"], one.state()["weight"])
+        True
+        """
+        self._kept.take(state, self._plain)
+
+
+__all__ = ["Kept", "KeptModel"]

@@ -69,10 +69,6 @@ class Function:
     __slots__ = ("__weakref__",)
 
 
-_NUMBERS = frozenset({"addend", "factor", "rate", "seed"})
-"""Attributes that change neither a rule nor a price, whatever number they are."""
-_CONSTANT = _NUMBERS | {"value"}
-"""The same of operators without operands."""
 _FUNCTIONS: WeakValueDictionary[tuple, Function] = WeakValueDictionary()
 
 
@@ -140,7 +136,7 @@ class Node:
     def key(self) -> Function:
         """The same for nodes that compute the same function of equal types, but for the numbers that they hold, add,
         multiply by or draw: what tables and memos of strategies and prices are keyed by."""
-        numbers = _NUMBERS if self.operands else _CONSTANT
+        numbers = self.op.options.numbers
         attrs = tuple([item for item in self.attrs.items() if item[0] not in numbers])
         types = self.operand_types, self.result_types
         return _interned((self.op.name, types, attrs, self.given_rule, self.traffic))

@@ -228,6 +228,7 @@ def _rng_rule(a: Shape, b: Shape, sizes: Shape, *, shape: Sequence[int], **_: ob
     flops=12,
     effects=True,
     spread=Spreading(foreign=True),
+    numbers=("seed",),
 )
 def rng(a, b, sizes, *, distribution, shape, seed=0, start=(), whole=()):
     """UNIFORM numbers from a up to b, or NORMAL ones of mean a and deviation b.

@@ -125,6 +125,7 @@ class OperatorOptions:
     fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]]
     over: tuple[tuple[int, ...], ...] | None
     imbalance: Callable | None
+    numbers: frozenset[str]
 
 
 @cache

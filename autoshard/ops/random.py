@@ -110,6 +110,7 @@ def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
     linear=((0,),),
     flops=10,
     storage=Storage(scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes),
+    numbers=("rate", "seed"),
 )
 def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
     """x / (1 - rate) with a share `rate` of the elements set to 0: others for each scalar `counter`.
@@ -159,6 +160,7 @@ def _dropout_rows_rule(
     linear=((0,),),
     flops=10,
     storage=Storage(scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes),
+    numbers=("rate", "seed"),
 )
 def dropout_rows(x, counter, rows, *, dim, whole, rate=0.5, seed=0, start=()):
     """Dropout of some rows of a larger tensor of shape `whole`: what it makes of these.
@@ -187,7 +189,7 @@ def _drawn_rule(counter: Sequence[int], *, shape: Sequence[int], **_: object) ->
     return f"() -> {words(names)}", dict(zip(names, shape, strict=True))
 
 
-@operator("UniformReal", rule=_drawn_rule, dtype="f32", flops=12)
+@operator("UniformReal", rule=_drawn_rule, dtype="f32", flops=12, numbers=("seed",))
 def uniform_real(counter, *, shape, seed=0, start=(), whole=()):
     """Numbers evenly spread strictly between 0 and 1: others for each scalar `counter`.
 
@@ -223,14 +225,14 @@ def _random_block(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dic
     return {"shape": placement.local_result(), "start": start, "whole": whole}
 
 
-@operator("RandomUniform", rule=_random_rule, dtype=_random_type, flops=12)
+@operator("RandomUniform", rule=_random_rule, dtype=_random_type, flops=12, numbers=("seed",))
 def random_uniform(*, shape, seed=0, step=0, low=0.0, high=1.0, dtype="f32", start=(), whole=()):
     """Numbers evenly spread between low and high; `start` and `whole` choose a block of a larger tensor."""
     numbers = _uniform(random_bits(shape, start, whole, seed, step))
     return (low + (high - low) * numbers).astype(element_type(dtype).numpy)
 
 
-@operator("RandomNormal", rule=_random_rule, dtype=_random_type, flops=40)
+@operator("RandomNormal", rule=_random_rule, dtype=_random_type, flops=40, numbers=("seed",))
 def random_normal(*, shape, seed=0, step=0, mean=0.0, std=1.0, dtype="f32", start=(), whole=()):
     """Normal numbers, by the inverse distribution function; `start` and `whole` choose a block."""
     # Imported here: scipy takes longer to import than all else together.

@@ -417,6 +417,7 @@ def operator(
     effects: bool | Callable[[Mapping[str, Any]], bool] = False,
     storage: Storage = Storage(),  # noqa: B008  (frozen)
     filling: Filling = Filling(),  # noqa: B008  (frozen)
+    numbers: Iterable[str] = (),
     **former: Any,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
@@ -434,8 +435,8 @@ def operator(
         spread: one of SPREADS, recognized for elementwise rules; or a `Spreading` with more to say of propagation.
         constant: 'source' or 'fold', see `Operator.constant`.
         effects: it does something besides its results; or `function(attrs)` that tells.
-        storage: what it does with memory.
-        filling: what padding must hold, and which operands may be written over.
+        storage, filling: what it does with memory; what padding must hold, which operands may be written over.
+        numbers: attributes that change what it computes, and no rule or price, whatever number they are.
         former: keywords that are fields of these values now.
 
     Raises:
@@ -450,7 +451,6 @@ def operator(
     array([1., 8.])
     >>> remove("DoctestCube")
     """
-
     now = {"flops": flops, "spread": spread, "storage": storage, "filling": filling}
     flops, spread, storage, filling = with_former(now, former).values()
     spreading = spread if isinstance(spread, Spreading) else Spreading(spread)
@@ -459,7 +459,7 @@ def operator(
     options = OperatorOptions(
         rule, shape, dtype, tuple(tuple(indices) for indices in linear), count, tuple(call),
         spreading.order, constant, effects, spreading.edges, spreading.foreign, storage.view, storage.scratch,
-        filling.neutral, filling.fills or {}, over, imbalance,
+        filling.neutral, filling.fills or {}, over, imbalance, frozenset(numbers),
     )  # fmt: skip
 
     def define(run: Callable) -> Operator:

@@ -35,7 +35,14 @@ def _fill_rule(*, shape: tuple[int, ...], **_: object) -> Rule:
     return source_rule(sizes_of(shape, "Fill"))
 
 
-@operator("Fill", rule=_fill_rule, dtype=lambda *, dtype, **_: element_type(dtype), flops=0, constant="source")
+@operator(
+    "Fill",
+    rule=_fill_rule,
+    dtype=lambda *, dtype, **_: element_type(dtype),
+    flops=0,
+    constant="source",
+    numbers=("value",),
+)
 def fill(*, shape, value=0, dtype="f32"):
     """A tensor of `shape` with the same value everywhere."""
     return np.full(shape, value, element_type(dtype).numpy)
@@ -66,7 +73,7 @@ def _constant_rule(*, value: object, shape: tuple[int, ...] | None, **_: object)
     return source_rule(_constant_shape(value, shape))
 
 
-@operator("Constant", rule=_constant_rule, dtype=_constant_type, flops=0, constant="source")
+@operator("Constant", rule=_constant_rule, dtype=_constant_type, flops=0, constant="source", numbers=("value",))
 def constant(*, value, shape=None, start=()):
     """The given array; `shape` and `start` choose a block of it, which is how a rank makes its share.
 

@@ -338,7 +338,13 @@ def _number_type(x: DType, value: object) -> DType:
     return _F32 if isinstance(value, float) and not x.is_inexact else x
 
 
-@operator("ScalarMul", rule="... -> ...", dtype=lambda x, *, factor: _number_type(x, factor), linear=((0,),))
+@operator(
+    "ScalarMul",
+    rule="... -> ...",
+    dtype=lambda x, *, factor: _number_type(x, factor),
+    linear=((0,),),
+    numbers=("factor",),
+)
 def scalar_mul(x, *, factor, out=None):
     """x times a number that needs no tensor."""
     return into(out, np.multiply, x, factor)
@@ -349,7 +355,7 @@ def _(g, y, x, factor):
     return fit(scalar_mul(g, factor=factor), x) if wants(x) else None
 
 
-@operator("ScalarAdd", rule="... -> ...", dtype=lambda x, *, addend: _number_type(x, addend))
+@operator("ScalarAdd", rule="... -> ...", dtype=lambda x, *, addend: _number_type(x, addend), numbers=("addend",))
 def scalar_add(x, *, addend, out=None):
     """x plus a number that needs no tensor."""
     return into(out, np.add, x, addend)

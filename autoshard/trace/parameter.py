@@ -231,10 +231,18 @@ class Parameter(Arithmetic, Owned):
         Raises:
             ShapeError: another shape or kind of element.
         """
+        self.data = self.checked(data)
+
+    def checked(self, data: Any) -> np.ndarray:
+        """Values as it would hold them.
+
+        Raises:
+            ShapeError: another shape or kind of element.
+        """
         array = _as_array(data)
         if array.shape != self.shape or not np.can_cast(array.dtype, self.dtype.numpy, "same_kind"):
             raise ShapeError(f"{self.name} is {self.type}; it cannot take the values of {type_of(array)}")
-        self.data = array.astype(self.dtype.numpy, copy=False)
+        return array.astype(self.dtype.numpy, copy=False)
 
     def assign(self, value: Any) -> None:
         """Replace the value from inside a model: at once outside of a trace, else as an update of the graph's

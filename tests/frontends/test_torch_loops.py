@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import autoshard as ash
 from autoshard import optim
 from autoshard.pipeline import plan_pipeline
-from autoshard.util.errors import AutoshardError, ContextError, GraphError
+from autoshard.util.errors import AutoshardError, ContextError, GraphError, ShapeError
 
 pytestmark = pytest.mark.torch
 STEPS = 3
@@ -426,3 +426,12 @@ def test_modules_that_torch_runs_again_are_made_again(reentrant: bool) -> None:
     )
     found = [float(pipeline.run(*staged.arrays(x))) for _ in range(3)]
     np.testing.assert_allclose(found, losses[1], rtol=1e-5)
+
+
+def test_a_state_that_does_not_fit_is_not_taken_in_part():
+    model = ash.from_torch(torch.nn.Linear(6, 4), (torch.ones(2, 6),))
+    before = {name: value.clone() for name, value in model.state().items()}
+    wrong = {"weight": torch.zeros(4, 6), "bias": torch.zeros(5)}
+    with pytest.raises(ShapeError, match="bias"):
+        model.load_state(wrong)
+    assert all(torch.equal(value, before[name]) for name, value in model.state().items())

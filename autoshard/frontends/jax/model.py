@@ -27,12 +27,11 @@ from autoshard.frontends.jax.reference import InJax, run_in_jax
 from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.sources import JaxSource, argument_names
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
-from autoshard.frontends.kept import Kept
+from autoshard.frontends.kept import KeptModel
 from autoshard.frontends.results import check_count, picked
 from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.training import made_optimizer
 from autoshard.ir.graph import Value
-from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
@@ -46,7 +45,7 @@ from autoshard.util.errors import GraphError, NoGradientError
 GRADIENTS = ("autoshard", "jax")
 
 
-class JaxModel(Cell):
+class JaxModel(KeptModel):
     """A JAX model out of a function of its parameters.
 
     Its arguments are the arrays among those that it was imported for, in order; all else is fixed. What it returns is
@@ -361,24 +360,6 @@ class JaxModel(Cell):
     def state(self) -> dict[str, np.ndarray]:
         """The parameters' present values by qualified name."""
         return {name: one.data for name, one in self._parameters.items()}
-
-    @property
-    def _kept(self) -> Kept:
-        return Kept(self.name, [*self.get_parameters()], self.traced.parameters.values())
-
-    def training_state(self) -> dict[str, np.ndarray]:
-        """The same and the optimizer's states: what `load_state` goes on from."""
-        return self._kept.values()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up arrays by name: `training_state()` to go on from, or `state()` of another import, which leaves the
-        optimizer's states as they are. Names that it does not know are passed over.
-
-        Raises:
-            UnknownNameError: one of its parameters is missing, or some of its optimizer's states are.
-            ShapeError: a value of another shape or kind.
-        """
-        self._kept.take(state, np.array)
 
 
 def _check_names(names: Sequence[str], model: str) -> None:

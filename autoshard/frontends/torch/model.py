@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
-from autoshard.frontends.kept import Kept
+from autoshard.frontends.kept import KeptModel
 from autoshard.frontends.results import check_count, picked, plain
 from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.torch.importer import Importer
@@ -24,7 +24,6 @@ from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.frontends.training import made_optimizer
-from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
@@ -33,7 +32,7 @@ from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 
 
-class TorchModel(Cell):
+class TorchModel(KeptModel):
     """A PyTorch model out of an exported program.
 
     Its arguments are the tensors among those that it was exported for, in order; all else is fixed. What it returns is
@@ -265,34 +264,9 @@ class TorchModel(Cell):
         """The parameters' present values as torch tensors, by qualified name."""
         return {one.name: tensor_of(one.data) for one in self.get_parameters()}
 
-    @property
-    def _kept(self) -> Kept:
-        return Kept(self.name, [*self.get_parameters()], self.traced.parameters.values())
-
-    def training_state(self) -> dict[str, np.ndarray]:
-        """The same as arrays, and the optimizer's states and counters: what `load_state` goes on from."""
-        return self._kept.values()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up tensors or arrays by name: `training_state()` to go on from, `state()` of another import, or a state
-        dict of the module. Of the latter two states of the optimizer stay as they are; names it does not know, too.
-
-        Raises:
-            UnknownNameError: one of its parameters is missing, or some of its optimizer's states are.
-            ShapeError: a value of another shape or kind.
-
-        >>> import torch
-        >>> import autoshard
-        >>> one, other = (autoshard.from_torch(torch.nn.Linear(6, 4), (torch.ones(2, 6),)) for _ in range(2))
-        >>> other.load_state(one.state())
-        >>> torch.equal(other.state()["weight"], one.state()["weight"])
-        True
-        """
-        self._kept.take(state, _plain)
-
-
-def _plain(one: Any) -> np.ndarray:
-    return array_of(one) if hasattr(one, "detach") else np.array(one)
+    @staticmethod
+    def _plain(value: Any) -> np.ndarray:
+        return array_of(value) if hasattr(value, "detach") else np.array(value)
 
 
 def _unflattened(leaves: list[Any], spec: Any) -> Any:
