@@ -187,14 +187,15 @@ class _StageSearch(Generic[Found]):
             else:
                 order.learn_refused(one)
             one = order.take(math.inf if self.best is None else self.best.price.seconds)
+        priced = self.priced
         if self.quick is not None:
-            self._refine()
+            self._refine()  # of what has been priced
         if self.best is None:
             self._refuse()
         assert self.best is not None
         left = min((left, *order.least_left))
         bound = min((one.least for one in every), default=math.inf)
-        return self.best, StageSearch(self.best.price.seconds, left, bound, self.priced, len(every))
+        return self.best, StageSearch(self.best.price.seconds, left, bound, priced, len(every))
 
     def _is_enough(self, seconds: float, nbytes: float, left: int) -> bool:
         """Whether a choice of which so much is expected, the most promising one of so many that are left, is not to be
