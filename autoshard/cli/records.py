@@ -217,6 +217,7 @@ class StageRecord(Record, frozen=True):
 
     operators: Natural
     parameters: tuple[str, ...]
+    parameter_bytes: Natural
     forward_seconds: float
     input_gradient_seconds: float
     weight_gradient_seconds: float

@@ -84,7 +84,6 @@ def view(
     One file, which any browser opens, offline. Two targets, or --against, show two plans side by side with what
     differs. A plan in stages (--pipeline) shows the schedule, what each group does and holds, and how stages are split.
     """
-    from autoshard.util.files import write_atomically
     from autoshard.view.page import view_of
     from autoshard.view.plots import FORMATS, check_plot, plot
 
@@ -111,7 +110,8 @@ def view(
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         asked["statistics"] = statistics
         planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
-        write_atomically(output, planned.page(), PlanError)
+        with doing("writing the page"):
+            planned.view().save(output)
         _report(output, (planned.price.seconds,), as_json, show)
         return
     plans = _plans(targets, against, devices, mesh, option, search, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +17,12 @@ from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.exports.forms import STAGE_FORMS
 from autoshard.pipeline.joint.search import StageSearch
 from autoshard.pipeline.planned.data import PipelineData
-from autoshard.pipeline.planned.page import pipeline_page
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
+from autoshard.pipeline.planned.view import pipeline_view
 from autoshard.runtime.mpi import default_comm
+from autoshard.util.errors import AutoshardError
+from autoshard.view.page import View
 from costmodel import format_seconds
 
 if TYPE_CHECKING:
@@ -75,9 +78,21 @@ class PlannedPipeline(PipelineData):
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
         return list(save_stage_graphs(self, folder, ranks))
 
+    def view(self) -> View:
+        """A page to look at it: who does what when, what each group holds, what crosses, and the plan of each stage.
+
+        Notebooks show it in place, `.save("plan.html")` writes one file that needs nothing from the net.
+        """
+        found = {}
+        for form in ("shard", "schedule"):
+            # A form that cannot say this plan is left out.
+            with contextlib.suppress(AutoshardError):
+                found[form] = STAGE_FORMS.text(self, form)
+        return pipeline_view(self, found)
+
     def page(self) -> str:
-        """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
-        return pipeline_page(self)
+        """The HTML of `view()`."""
+        return self.view().html
 
     def save(self, path: str | Path) -> Path:
         """Write the plan to a file, which `plan_pipeline(..., search="FILE.json")` takes up; the path.

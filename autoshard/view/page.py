@@ -29,7 +29,17 @@ from costmodel.json_door import convert, plain
 MOST_EXPORTED = 400_000
 """Characters of a form of the plan that the page offers to copy."""
 LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/dagre.min.js", "vendor/cytoscape.min.js")
-_SCRIPTS = ("base.js", "table.js", "summary.js", "step.js", "panel.js", "graph.js", "difference.js", "main.js")
+_SCRIPTS = (
+    "base.js",
+    "table.js",
+    "summary.js",
+    "step.js",
+    "panel.js",
+    "graph.js",
+    "pipeline.js",
+    "difference.js",
+    "main.js",
+)
 _HEAD = ("graph", "mesh", "search", "hardware")
 """What is told of a plan before it is opened."""
 _STYLES = ("vendor/uPlot.min.css", "view.css")
@@ -37,17 +47,24 @@ _STYLES = ("vendor/uPlot.min.css", "view.css")
 
 @dataclass(frozen=True)
 class View:
-    """A plan, or two, to look at: `save` writes the page, and notebooks show it in place.
+    """A plan, two, or one in stages, to look at: `save` writes the page, and notebooks show it in place.
+
+    Attributes:
+        data: what the page shows: "plans" (of stages one each), "difference", "exports", and "pipeline" of stages.
+        title: of the page.
+        label: the plan in a sentence.
 
     >>> planned.view().save("plan.html")  # doctest: +SKIP
     """
 
     data: dict[str, Any]
+    title: str
+    label: str
 
     @property
     def html(self) -> str:
         """The page."""
-        return page(self.data)
+        return page(self.data, self.title)
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, whole or not at all; the path.
@@ -60,9 +77,8 @@ class View:
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither disturbs the other; a summary where no script may run."""
         inside = html.escape(self.html)
-        subtitle = html.escape("; ".join(map(_plan_label, self.data["plans"])))
         return (
-            f'<p>{subtitle}</p><iframe sandbox="allow-scripts" srcdoc="{inside}" title="The plan" '
+            f'<p>{html.escape(self.label)}</p><iframe sandbox="allow-scripts" srcdoc="{inside}" title="The plan" '
             'style="width: 100%; height: 760px; border: 1px solid #8888"></iframe>'
         )
 
@@ -91,7 +107,9 @@ def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]
         _check_numbers(one)
     records = [convert(one, PlanRecord) for one in plans] if len(plans) == 2 else []
     differing = plain(difference(*records)) if records else None
-    return View({"plans": list(plans), "difference": differing, "exports": list(map(dict, exports))})
+    data = {"plans": list(plans), "difference": differing, "exports": list(map(dict, exports))}
+    first = plans[0]
+    return View(data, f"{first['graph']} on {first['mesh']}", "; ".join(map(_plan_label, plans)))
 
 
 def _check_numbers(plan: Mapping[str, Any]) -> None:
@@ -133,10 +151,8 @@ def exported(planned: PlannedData) -> dict[str, str]:
     return {form: text for form, text in found.items() if 0 < len(text) <= MOST_EXPORTED}
 
 
-def page(data: dict[str, Any]) -> str:
+def page(data: dict[str, Any], title: str) -> str:
     """The HTML of the data of a View."""
-    first = data["plans"][0]
-    title = html.escape(f"{first['graph']} on {first['mesh']}")
     # Each plan for itself: what is not looked at is not read.
     heads = [{name: one[name] for name in _HEAD} for one in data["plans"]]
     parts = {"data": {**data, "plans": heads}}
@@ -144,7 +160,9 @@ def page(data: dict[str, Any]) -> str:
     shown = (f'<script type="application/octet-stream" id="{id}">{packed(one)}</script>' for id, one in parts.items())
     scripts = "\n".join(f"<script>{_static(name)}</script>" for name in (*LIBRARIES, *_SCRIPTS))
     style = "\n".join(map(_static, _STYLES))
-    return Template(_static("page.html")).substitute(title=title, style=style, data="\n".join(shown), scripts=scripts)
+    return Template(_static("page.html")).substitute(
+        title=html.escape(title), style=style, data="\n".join(shown), scripts=scripts
+    )
 
 
 @lru_cache

@@ -57,7 +57,7 @@ def check_equal(step, **settings):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
     for number in range(len(planned.groups)):
-        peak = max((size for size, _ in live_activations(planned, number)), default=0)
+        peak = max((size for _, size, _ in live_activations(planned, number)), default=0)
         assert peak == ran.measured[number].peak
     return planned, ran
 

@@ -11,6 +11,7 @@ import autoshard.ops as ops
 from autoshard import nn
 from autoshard.api import Planned
 from autoshard.trace.cell import Cell
+from autoshard.trace.function import Traced
 from autoshard.trace.initializer import set_seed
 from autoshard.trace.parameter import Parameter
 from autoshard.transform.train import train_step
@@ -35,13 +36,17 @@ class LanguageModel(nn.Cell):
         return self.loss(self.head(x), labels)
 
 
-@cache
-def trained(mode: str) -> Planned:
-    """A step of training on two by four devices, by a mode."""
+def training() -> Traced:
+    """A step of training, traced."""
     set_seed(3)
     network, ids = LanguageModel(), np.zeros((16, 24), np.int32)
-    step = train_step(network, nn.Adam(network.trainable_params(), learning_rate=1e-3), ids, ids)
-    return autoshard.plan(step, (), "dp=2 tp=4", search=mode, hardware="h100")
+    return train_step(network, nn.Adam(network.trainable_params(), learning_rate=1e-3), ids, ids)
+
+
+@cache
+def trained(mode: str) -> Planned:
+    """The step planned on two by four devices, by a mode."""
+    return autoshard.plan(training(), (), "dp=2 tp=4", search=mode, hardware="h100")
 
 
 BITING = "</script><script>window.bitten = 1</script>", "<img src=x onerror=window.bitten=1>", "`${window.bitten=1}`'\""

@@ -104,7 +104,7 @@ class PipelinePrice:
                 by = onward if forward else back
                 by[
                     route.stage - 1 if forward else route.stage + 1 if route.stage < route.source[0] else route.stage
-                ] += self._moving(route)
+                ] += self.moving(route)
         return tuple(onward), tuple(back)
 
     @property
@@ -112,7 +112,8 @@ class PipelinePrice:
         """The routes on which something is sent from rank to rank."""
         return (route for route in self.planned.programs.routes if not route.stays)
 
-    def _moving(self, route: Route) -> float:
+    def moving(self, route: Route) -> float:
+        """Seconds of bringing a value from group to group."""
         itemsize = route.value.type.dtype.itemsize
         messages = ValueMessages(route.before, route.after, itemsize, route.spans, route.relayed)
         return messages.seconds(self.planned.hardware)
@@ -142,7 +143,7 @@ class PipelinePrice:
                 found[groups[place[0]]] += self._seconds(place)
         for route in self.crossing:
             if not route.is_repeated and route.source[1] != ONCE:
-                found[groups[route.stage]] += self._moving(route)
+                found[groups[route.stage]] += self.moving(route)
         return tuple(found)
 
     @cached_property
@@ -211,7 +212,8 @@ class PipelinePrice:
                     sums[value] = register.local.nbytes * max(1, 4 // value.type.dtype.itemsize)
             each = runs_per_micro_batch(ready.piece.kind)
             transient[each] = max(transient[each], transient_bytes(programs, ready))
-        live, held = max(live_activations(self.planned, number), key=lambda one: one[0], default=(0, {}))
+        moments = live_activations(self.planned, number)
+        _, live, held = max(moments, key=lambda one: one[1], default=(None, 0, {}))
         named = [*given.values(), *((f"the gradient {value.name}", size) for value, size in sums.items())]
         named += [(f"{count} x {name}", size * count) for (name, size), count in _counted(held).items()]
         largest = tuple(sorted(named, key=lambda one: -one[1])[:5])
@@ -231,8 +233,8 @@ def _counted(held: Mapping[tuple[int, int], tuple[str, int]]) -> Counter[tuple[s
     return Counter(held.values())
 
 
-def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[int, dict]]:
-    """What a rank of a group holds of micro batches after each piece, in bytes, and by route and micro batch.
+def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Action, int, dict]]:
+    """What a rank of a group holds of micro batches after each piece: its action, bytes, and by route and micro batch.
 
     It is what `execute.group` holds, by the same order: a value from its making, or its arrival where it is needed, to
     its last use.
@@ -260,7 +262,7 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[int, 
             for route in programs.leaving[place]:
                 if route.is_repeated and route.stays:
                     hold(route, action.micro)
-            yield sum(sizes_of(programs, held).values()), dict(held)
+            yield action, sum(sizes_of(programs, held).values()), dict(held)
             for route in arriving:
                 left[route.number, action.micro] -= 1
                 if not left[route.number, action.micro]:

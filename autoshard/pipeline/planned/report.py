@@ -89,6 +89,7 @@ def to_json(planned: PipelineData) -> dict[str, Any]:
             {
                 "operators": sum(len(piece.graph.nodes) for piece in planned.graphs[i].pieces.values()),
                 "parameters": [value.name for value in stage.parameters],
+                "parameter_bytes": sum(value.type.nbytes for value in stage.parameters),
                 "forward_seconds": line.forward[i],
                 "input_gradient_seconds": line.input_gradient[i],
                 "weight_gradient_seconds": line.weight_gradient[i],

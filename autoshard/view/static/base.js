@@ -61,6 +61,8 @@ class Plan {
   constructor(record, number) {
     Object.assign(this, record);
     this.number = number;
+    this.plots = [];
+    this.synced = `step ${number}`;
     this.byName = new Map();
     this.values = new Map();
     this.readers = new Map();
@@ -132,7 +134,7 @@ async function planOf(number) {
   return new Plan(found, number);
 }
 
-const pageState = { plans: [], difference: null, plan: null, redraw: [] };
+const pageState = { plans: [], difference: null, pipeline: null, plan: null, redraw: [] };
 
 function chip(layout) {
   const whole = !/[^,\s-]/.test(layout || "");

@@ -1,19 +1,27 @@
 // Opens the plan that the page holds, draws its sections, and answers the keyboard, the search and addresses.
 "use strict";
-const main = document.getElementById("main");
+const main = document.getElementById("main"), MOST_BUTTONS = 6;
 
 function draw() {
-  const plan = pageState.plan, two = pageState.plans.length > 1;
+  const plan = pageState.plan, pipe = pageState.pipeline, several = pageState.plans.length > 1, two = several && !pipe;
   pageState.redraw = [];
-  const sections = [summarySection(plan), two ? differenceSection() : null, stepSection(plan), graphSection(plan), operatorsSection(plan), movesSection(plan), inputsSection(plan), takeAwaySection(plan)].filter(Boolean);
+  const sections = [...(pipe ? pipelineSections(pipe) : []), summarySection(plan), two ? differenceSection() : null, stepSection(plan), graphSection(plan), operatorsSection(plan), movesSection(plan), inputsSection(plan), takeAwaySection(plan)].filter(Boolean);
   main.replaceChildren(...sections);
   document.getElementById("nav").replaceChildren(...sections.map((one) => h("a", { href: `#${one.id}` }, one.dataset.short ?? one.querySelector("h2").textContent)));
-  document.getElementById("which").replaceChildren(...(two ? pageState.plans.map((one, number) => h("button", { type: "button", "aria-pressed": String(number === plan.number), title: `${one.search} on ${one.mesh}`, onclick: () => choose(number) }, `${"AB"[number]}: ${shorten(one.search, 24)}`)) : []));
-  document.getElementById("name").textContent = `${plan.graph} on ${plan.mesh}`;
-  document.getElementById("name").title = `${plan.graph} on ${plan.mesh}`;
+  const which = (one, number) => (pipe ? [`stage ${number}`, `The plan of stage ${number}`] : [`${"AB"[number]}: ${shorten(one.search, 24)}`, `${one.search} on ${one.mesh}`]);
+  const pick = (one, number) => h("button", { type: "button", "aria-pressed": String(number === plan.number), title: which(one, number)[1], onclick: () => choose(number) }, which(one, number)[0]);
+  document.getElementById("which").replaceChildren(...(several && pageState.plans.length <= MOST_BUTTONS ? pageState.plans.map(pick) : several ? [chooser(plan)] : []));
+  const name = pipe ? `${pipe.name} in ${count(pipe.stages.length, "stage")}` : `${plan.graph} on ${plan.mesh}`;
+  document.getElementById("name").textContent = name;
+  document.getElementById("name").title = name;
   searchIndex = null;
 }
-// Of two plans the second is read when it is asked for.
+// Of more stages than buttons have room.
+function chooser(plan) {
+  const one = (_, number) => h("option", { value: String(number), selected: number === plan.number }, `stage ${number}`);
+  return h("select", { "aria-label": "The stage that is shown", onchange: (event) => choose(Number(event.target.value)) }, pageState.plans.map(one));
+}
+// Of several plans all but the first are read when they are asked for.
 async function choose(number) {
   panel.hidden = true;
   if (!(pageState.plans[number] instanceof Plan)) pageState.plans[number] = await planOf(number);
@@ -28,7 +36,8 @@ function index(plan) {
   const operators = plan.operators.map((op) => [op.op, op.name, () => openOperator(op.index)]);
   const names = new Set(plan.operators.map((op) => op.name));
   const values = [...plan.values.keys()].filter((one) => !names.has(one)).map((name) => [plan.values.get(name).role || "value", name, () => openValue(name)]);
-  return [...modules, ...operators, ...values].map((one) => [...one, one[1].toLowerCase()]);
+  const stages = pageState.pipeline ? pageState.plans.map((_, number) => ["plan", `stage ${number}`, () => toStage(number)]) : [];
+  return [...stages, ...modules, ...operators, ...values].map((one) => [...one, one[1].toLowerCase()]);
 }
 const find = document.getElementById("find"), found = document.getElementById("found");
 function search() {
@@ -79,6 +88,7 @@ Promise.all([unpacked("data"), planOf(0)]).then(([data, first]) => {
   pageState.plans[0] = first;
   pageState.difference = data.difference;
   pageState.exports = data.exports;
+  pageState.pipeline = data.pipeline ? pipelineOf(data.pipeline) : null;
   pageState.plan = first;
   draw();
   visit();

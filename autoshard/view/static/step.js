@@ -2,21 +2,20 @@
 "use strict";
 const MEMORY = ["parameter", "state", "gradient", "activation", "data", "output", "copy", "buffer", "scratch", "runtime"];
 const POWERS = Array.from({ length: 52 }, (_, i) => 2 ** i); // bytes between ticks
-const synced = [];
 
 function stepSection(plan) {
   const lanes = h("div", { class: "plot", id: "lanes", tabindex: "0", role: "img", "aria-label": `Timeline: ${count(plan.timeline.length, "piece")} on ${laneNames(plan).join(", ")}. Arrows go from piece to piece, Enter opens, + and - zoom, 0 shows all.` });
   const memory = h("div", { class: "plot", id: "memory-plot", role: "img", "aria-label": `Memory over the step: at most ${bytes(plan.cost.peak_memory_bytes)} at ${plan.cost.memory.peak_at}.` });
   const keys = h("div", { class: "keys" });
   const reset = h("button", { type: "button", onclick: () => zoomTo(plan, 0, plan.seconds) }, "Whole step");
-  const made = section("step", "Timeline and memory of a step",
+  const made = section("step", pageState.pipeline ? `Timeline and memory of a micro batch in stage ${plan.number}` : "Timeline and memory of a step",
     h("p", { class: "quiet" }, `Drag to zoom. Hatched communication is exposed: nothing is computed meanwhile. ${plan.exposed > 0 ? `${seconds(plan.exposed)} of ${seconds(plan.cost.communication_seconds)} is exposed.` : "All of it is hidden."}`),
     h("div", { class: "row tools" }, reset), lanes, keys, h("h3", {}, "Memory of a device, by what lies there"), memory, memoryKeys(plan), h("div", { id: "peak" }));
   const draw = () => {
-    synced.length = 0;
+    plan.plots = [];
     lanes.replaceChildren();
     memory.replaceChildren();
-    drawLanes(plan, lanes);
+    drawLanes(plan, stepLanes(plan), lanes);
     drawMemory(plan, memory);
   };
   made.dataset.short = "Timeline";
@@ -65,24 +64,36 @@ function laneKeys(plan) {
   return [key(0, "products"), key(8, "reductions, norms"), key(1, "element by element"), key(7, "data movement, others"), ...[...kinds].map((one) => key(kindOf(one)[0], `${kindOf(one)[1]} ${one}`))];
 }
 
-function zoomTo(plan, min, max) {
-  const span = Math.max(plan.seconds * 1e-6, Math.min(plan.seconds, max - min)), left = Math.max(0, Math.min(plan.seconds - span, min));
-  for (const one of synced) one.setScale("x", { min: left, max: left + span });
+// What is drawn over the time of `timed`, a plan or a schedule, is zoomed together: its `plots`.
+function zoomTo(timed, min, max) {
+  const span = Math.max(timed.seconds * 1e-6, Math.min(timed.seconds, max - min)), left = Math.max(0, Math.min(timed.seconds - span, min));
+  for (const one of timed.plots) one.setScale("x", { min: left, max: left + span });
 }
-function follow(plot, key) {
+const follow = (timed) => (plot, key) => {
   if (key !== "x") return;
   const { min, max } = plot.scales.x;
-  for (const one of synced) if (one !== plot && (one.scales.x.min !== min || one.scales.x.max !== max)) one.setScale("x", { min, max });
-}
+  for (const one of timed.plots) if (one !== plot && (one.scales.x.min !== min || one.scales.x.max !== max)) one.setScale("x", { min, max });
+};
 const xAxis = () => ({ stroke: ink("quiet"), grid: { stroke: ink("line"), width: 1 }, ticks: { stroke: ink("line") }, values: (u, list) => list.map(seconds), space: 90, size: 34 });
 
-function drawLanes(plan, host) {
-  const names = laneNames(plan), ratio = devicePixelRatio, hatch = hatching();
-  const byLane = names.map((name) => plan.timeline.filter((one) => one.lane === name));
-  const busy = byLane[0];
+// The lanes of a step: for each its label and tasks, and of a task how it looks, what it is called, tells and opens.
+function stepLanes(plan) {
+  const names = laneNames(plan), tasks = names.map((name) => plan.timeline.filter((one) => one.lane === name));
+  return {
+    labels: names.map((one, i) => (i ? `over ${one}` : one)), tasks, order: plan.timeline, least: 54,
+    look: (task) => colour(taskLook(plan, task)),
+    exposed: (task, lane) => (lane && task.exposed > 0 ? [...uncovered(tasks[0], task)] : []),
+    name: (task, lane) => (lane ? taskName(plan, task) : pathOf(taskName(plan, task)).slice(-2).join(".")),
+    tell: (task) => `${taskName(plan, task)}\n${seconds(task.seconds)} from ${seconds(task.start)}${task.lane === "compute" ? "" : `, over ${task.lane}, ${seconds(task.exposed)} exposed`}`,
+    open: (task) => openTask(plan, task),
+  };
+}
+
+function drawLanes(timed, lanes, host) {
+  const ratio = devicePixelRatio, hatch = hatching(), { labels, tasks: byLane, order } = lanes;
   let chosen = null;
   const spans = (u) => {
-    const { ctx, bbox } = u, high = bbox.height / names.length;
+    const { ctx, bbox } = u, high = bbox.height / labels.length;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -97,13 +108,13 @@ function drawLanes(plan, host) {
         if (Math.floor(right) === pixel) continue; // a column that is painted already
         pixel = right - left < 1 ? Math.floor(right) : -1;
         const wide = Math.max(1, right - left - (right - left > 4 ? ratio : 0));
-        ctx.fillStyle = colour(taskLook(plan, task));
+        ctx.fillStyle = lanes.look(task);
         ctx.fillRect(left, top, wide, tall);
-        if (lane && task.exposed > 0) for (const [from, to] of uncovered(busy, task)) {
+        for (const [from, to] of lanes.exposed(task, lane)) {
           ctx.fillStyle = hatch;
           ctx.fillRect(u.valToPos(from, "x", true), top, Math.max(1, u.valToPos(to, "x", true) - u.valToPos(from, "x", true)), tall);
         }
-        if (wide > 54 * ratio) label(ctx, lane ? taskName(plan, task) : pathOf(taskName(plan, task)).slice(-2).join("."), left, top, wide, tall, ratio);
+        if (wide > lanes.least * ratio) label(ctx, lanes.name(task, lane), left, top, wide, tall, ratio);
         if (task === chosen) { ctx.strokeStyle = ink("ink"); ctx.lineWidth = 2 * ratio; ctx.strokeRect(left, top, wide, tall); }
       }
     });
@@ -112,42 +123,41 @@ function drawLanes(plan, host) {
   const at = (u) => {
     const { left, top } = u.cursor;
     if (left < 0 || top < 0) return null;
-    const lane = Math.min(names.length - 1, Math.floor((top / (u.bbox.height / ratio)) * names.length)), time = u.posToVal(left, "x"), tasks = byLane[lane];
-    const near = plan.seconds && (u.scales.x.max - u.scales.x.min) / (u.bbox.width / ratio);
+    const lane = Math.min(labels.length - 1, Math.floor((top / (u.bbox.height / ratio)) * labels.length)), time = u.posToVal(left, "x"), tasks = byLane[lane];
+    const near = timed.seconds && (u.scales.x.max - u.scales.x.min) / (u.bbox.width / ratio);
     const i = firstAt(tasks, time - near);
     return tasks[i] && tasks[i].start <= time + near ? tasks[i] : null;
   };
-  const tell = (task) => `${taskName(plan, task)}\n${seconds(task.seconds)} from ${seconds(task.start)}${task.lane === "compute" ? "" : `, over ${task.lane}, ${seconds(task.exposed)} exposed`}`;
   const plot = new uPlot({
-    width: host.clientWidth, height: 44 + 36 * names.length, legend: { show: false }, padding: [6, 40, 0, 0],
-    scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { range: [0, names.length] } }, series: [{}, { show: false }],
-    axes: [xAxis(), { stroke: ink("quiet"), size: 92, grid: { show: false }, ticks: { show: false }, splits: () => names.map((_, i) => names.length - i - 0.5), values: () => names.map((one, i) => (i ? `over ${one}` : one)) }],
-    cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: true }, sync: { key: "step", setSeries: false } },
-    hooks: { draw: [spans], setScale: [follow], setCursor: [(u) => { if (!u.over.matches(":hover")) return; const task = at(u); showTip(task && tell(task), u.cursor.event ?? { clientX: 0, clientY: 0 }); u.over.style.cursor = task ? "pointer" : "crosshair"; }] },
-  }, [[0, plan.seconds], [0, 0]], host);
-  plot.over.addEventListener("mousemove", (event) => { const task = at(plot); showTip(task && tell(task), event); });
+    width: host.clientWidth, height: 44 + 36 * labels.length, legend: { show: false }, padding: [6, 40, 0, 0],
+    scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { range: [0, labels.length] } }, series: [{}, { show: false }],
+    axes: [xAxis(), { stroke: ink("quiet"), size: 92, grid: { show: false }, ticks: { show: false }, splits: () => labels.map((_, i) => labels.length - i - 0.5), values: () => labels }],
+    cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: true }, sync: { key: timed.synced, setSeries: false } },
+    hooks: { draw: [spans], setScale: [follow(timed)], setCursor: [(u) => { if (!u.over.matches(":hover")) return; const task = at(u); showTip(task && lanes.tell(task), u.cursor.event ?? { clientX: 0, clientY: 0 }); u.over.style.cursor = task ? "pointer" : "crosshair"; }] },
+  }, [[0, timed.seconds], [0, 0]], host);
+  plot.over.addEventListener("mousemove", (event) => { const task = at(plot); showTip(task && lanes.tell(task), event); });
   plot.over.addEventListener("mouseleave", () => showTip(null));
   let from = 0;
   plot.over.addEventListener("mousedown", (event) => { from = event.clientX; });
-  plot.over.addEventListener("click", (event) => { const task = at(plot); if (task && Math.abs(event.clientX - from) < 4) openTask(plan, task); });
+  plot.over.addEventListener("click", (event) => { const task = at(plot); if (task && Math.abs(event.clientX - from) < 4) lanes.open(task); });
   host.onkeydown = (event) => {
     const { min, max } = plot.scales.x, middle = (min + max) / 2, span = max - min;
-    if (event.key === "0") zoomTo(plan, 0, plan.seconds);
-    else if (event.key === "+" || event.key === "=") zoomTo(plan, middle - span / 4, middle + span / 4);
-    else if (event.key === "-") zoomTo(plan, middle - span, middle + span);
-    else if (event.key === "Enter" && chosen) openTask(plan, chosen);
+    if (event.key === "0") zoomTo(timed, 0, timed.seconds);
+    else if (event.key === "+" || event.key === "=") zoomTo(timed, middle - span / 4, middle + span / 4);
+    else if (event.key === "-") zoomTo(timed, middle - span, middle + span);
+    else if (event.key === "Enter" && chosen) lanes.open(chosen);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-      const place = chosen ? chosen.index + (event.key === "ArrowRight" ? 1 : -1) : firstAt(plan.timeline, min);
-      chosen = plan.timeline[Math.max(0, Math.min(plan.timeline.length - 1, place))];
-      if (chosen.start < min || chosen.end > max) zoomTo(plan, chosen.start - span / 4, chosen.start + (3 * span) / 4);
+      const place = chosen ? order.indexOf(chosen) + (event.key === "ArrowRight" ? 1 : -1) : firstAt(order, min);
+      chosen = order[Math.max(0, Math.min(order.length - 1, place))];
+      if (chosen.start < min || chosen.end > max) zoomTo(timed, chosen.start - span / 4, chosen.start + (3 * span) / 4);
       const box = host.getBoundingClientRect();
-      showTip(tell(chosen), { clientX: box.left + 92 + plot.valToPos(chosen.start, "x"), clientY: box.top + 20 });
+      showTip(lanes.tell(chosen), { clientX: box.left + 92 + plot.valToPos(chosen.start, "x"), clientY: box.top + 20 });
       plot.redraw(false);
     } else return;
     event.preventDefault();
   };
   host.onblur = () => showTip(null);
-  synced.push(plot);
+  timed.plots.push(plot);
 }
 
 // The first task that ends after a time; tasks of a lane follow one another.
@@ -172,8 +182,10 @@ function label(ctx, text, left, top, wide, tall, ratio) {
   ctx.lineWidth = 3 * ratio;
   ctx.strokeStyle = "rgb(0 0 0 / 55%)";
   ctx.fillStyle = "#fff";
-  ctx.strokeText(text, left + 4 * ratio, top + tall / 2);
-  ctx.fillText(text, left + 4 * ratio, top + tall / 2);
+  ctx.textAlign = "left";
+  const x = left + Math.max(4 * ratio, (wide - ctx.measureText(text).width) / 2);
+  ctx.strokeText(text, x, top + tall / 2);
+  ctx.fillText(text, x, top + tall / 2);
   ctx.restore();
 }
 function hatching() {
@@ -247,8 +259,8 @@ function drawMemory(plan, host) {
     scales: { x: { time: false, range: (u, min, max) => [min, max] }, y: { range: [0, top || 1] } },
     series: [{}, ...series.map((one) => ({ stroke: one.fill, fill: one.fill, width: 0, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) }))],
     axes: [xAxis(), { stroke: ink("quiet"), size: 92, grid: { stroke: ink("line"), width: 1 }, ticks: { stroke: ink("line") }, values: (u, list) => list.map(bytes), incrs: POWERS, space: 34 }],
-    cursor: { y: false, points: { show: false }, drag: { x: true, y: false }, sync: { key: "step", setSeries: false } },
-    hooks: { draw: [mark], setScale: [follow] },
+    cursor: { y: false, points: { show: false }, drag: { x: true, y: false }, sync: { key: plan.synced, setSeries: false } },
+    hooks: { draw: [mark], setScale: [follow(plan)] },
   }, [times, ...series.map((one) => stacked[one.i])], host);
   plot.over.addEventListener("mousemove", (event) => {
     const moment = momentAt(plot.posToVal(event.offsetX, "x"));
@@ -257,7 +269,7 @@ function drawMemory(plan, host) {
   });
   plot.over.addEventListener("mouseleave", () => showTip(null));
   plot.over.addEventListener("click", (event) => { if (plot.select.width < 4) setMoment(plan, momentAt(plot.posToVal(event.offsetX, "x"))); });
-  synced.push(plot);
+  plan.plots.push(plot);
 }
 
 let setMoment = () => {};

@@ -24,24 +24,26 @@ function summarySection(plan) {
   const cost = plan.cost, room = cost.device_memory_bytes, fits = cost.peak_memory_bytes <= room;
   const tile = (value, words, cls) => h("div", { class: "tile" }, h("b", { class: cls }, value), h("span", {}, words));
   const stats = plan.search_stats, gap = "bound" in stats ? (stats.proven ? "proven best" : `at most ${figure(100 * (stats.gap ?? 0))} % above the best`) : "";
+  const staged = pageState.pipeline !== null, named = staged ? `Stage ${plan.number}` : "Summary";
+  const needs = ["Each device needs ", h("b", { class: fits ? "" : "warn" }, bytes(cost.peak_memory_bytes)), fits ? ` of its ${bytes(room)}: it fits.` : `, but has ${bytes(room)}: it does not fit.`];
   const lead = h("p", { class: "lead", id: "lead" },
-    "A step takes ", h("b", {}, seconds(cost.seconds)), `: computing ${seconds(cost.compute_seconds)}, exposed communication `,
+    staged ? "A micro batch, and what comes once in a step, take " : "A step takes ", h("b", {}, seconds(cost.seconds)), `: computing ${seconds(cost.compute_seconds)}, exposed communication `,
     h("b", {}, seconds(plan.exposed)), cost.hidden_seconds > 0 ? ` (and ${seconds(cost.hidden_seconds)} hidden behind computing)` : "",
-    ". Each device needs ", h("b", { class: fits ? "" : "warn" }, bytes(cost.peak_memory_bytes)), fits ? ` of its ${bytes(room)}: it fits.` : `, but has ${bytes(room)}: it does not fit.`);
+    ". ", staged ? "" : needs);
   const notes = [];
   if (plan.ignored.length) notes.push(`This mode does not follow what was asked of ${plan.ignored.slice(0, 8).join(", ")}${plan.ignored.length > 8 ? ` and ${plan.ignored.length - 8} more` : ""}.`);
   for (const one of plan.conflicts.slice(0, 3)) notes.push(`${one.producer} leaves ${one.value} as [${one.from}], ${one.consumer} wants [${one.to}]: ${bytes(one.bytes)}, ${seconds(one.seconds)}.`);
   const talk = cost.axes.map((one) => [`over ${one.axes}`, one.seconds]);
   const modules = topModules(plan).map((one) => [one.name, one.seconds]);
   const kinds = groups(plan.operators, (op) => op.op, (op) => op.total);
-  return section("summary", "Summary", lead,
+  return section("summary", named, lead,
     h("p", { class: "quiet" }, `${count(plan.operators.length, "operator")} on mesh ${plan.mesh} (${plan.devices} devices, ${plan.hardware}), by ${plan.search}: ${plan.started_from}. Times are predicted.`),
     notes.map((one) => h("p", { class: "note" }, one)),
     h("div", { class: "tiles" },
-      tile(seconds(cost.seconds), "a step"), tile(percent(cost.compute_seconds, cost.seconds), `computing, ${seconds(cost.compute_seconds)}`),
+      tile(seconds(cost.seconds), staged ? "a micro batch, and what comes once" : "a step"), tile(percent(cost.compute_seconds, cost.seconds), `computing, ${seconds(cost.compute_seconds)}`),
       tile(percent(plan.exposed, cost.seconds), `exposed communication, ${seconds(plan.exposed)}`),
       tile(bytes(cost.bytes_per_device), `sent by a device in ${count(sum(cost.axes, (one) => one.collectives), "collective")}`),
-      tile(bytes(cost.peak_memory_bytes), `peak memory, ${percent(cost.peak_memory_bytes, room)} of ${bytes(room)}`, fits ? "" : "warn"),
+      staged ? tile(bytes(cost.peak_memory_bytes), "of one micro batch alone; the groups above count all that are under way") : tile(bytes(cost.peak_memory_bytes), `peak memory, ${percent(cost.peak_memory_bytes, room)} of ${bytes(room)}`, fits ? "" : "warn"),
       gap ? tile(seconds(stats.bound), `lower bound: ${gap}`) : null),
     h("div", { class: "bars" },
       bar("Where the time goes, by module", modules, cost.seconds, (name) => openModule(name)),
@@ -161,7 +163,7 @@ function inputsSection(plan) {
 
 // The plan in the words of others, to copy: each form as `autoshard export` writes it.
 function takeAwaySection(plan) {
-  const forms = Object.entries(pageState.exports[plan.number] || {});
+  const forms = Object.entries(pageState.exports[pageState.pipeline ? 0 : plan.number] || {});
   if (!forms.length) return null;
   const text = h("pre", { tabindex: "0", id: "taken" }), note = h("span", { class: "quiet", role: "status" });
   const buttons = forms.map(([name, written]) => h("button", { type: "button", "aria-pressed": "false", onclick: () => {
