@@ -94,8 +94,10 @@ def export(
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
         other = None if dataset_strategy == DATASET else dataset_strategy
-        check_staged({"--option": option or None, "--against": against, "--dataset-strategy": other})
-        record = _stages_exported(to, output, lambda: planned_stages(target, devices, mesh, **stages, **settings))
+        check_staged({"--against": against, "--dataset-strategy": other})
+        record = _stages_exported(
+            to, output, lambda: planned_stages(target, devices, mesh, option, **stages, **settings)
+        )
     else:
         settings["dataset_strategy"] = dataset_strategy
 

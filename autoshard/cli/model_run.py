@@ -114,7 +114,7 @@ def prepare(
         if stages is None:
             planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
         else:
-            known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics")}
+            known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics", "memory", "options")}
             planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     step = 0 if resume is None else take_up(planned, resume)
     inputs = inputs_of(planned, model, inputs)

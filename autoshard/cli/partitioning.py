@@ -10,13 +10,16 @@ import typer
 
 from autoshard.cli.app import Devices, MeshText, console
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
     Search,
+    Statistics,
     Target,
     planned_target,
 )
@@ -40,6 +43,8 @@ def partition(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
     passes: Annotated[bool, typer.Option("--passes", help="Also tell what each pass over the program saved.")] = False,
     overlap: Annotated[
@@ -59,6 +64,7 @@ def partition(
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+        micro_batches=micro_batches, statistics=statistics,
     )  # fmt: skip
     planned = replace(planned, passes=() if plain else (*planned.passes, *(["overlap"] if overlap else [])))
     found = traffic_of(planned.program)

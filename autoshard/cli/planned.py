@@ -147,10 +147,13 @@ def planned_target(
         return plan(model, inputs, over, **settings)
 
 
-def planned_stages(target: str, devices: int | None, mesh: str | None, **settings: Any) -> PlannedPipeline:
+def planned_stages(
+    target: str, devices: int | None, mesh: str | None, options: Sequence[str] | None = None, **settings: Any
+) -> PlannedPipeline:
     """The plan of a target in stages.
 
     Args:
+        options: of the search mode of each stage, as NAME=VALUE.
         settings: what `plan_pipeline` takes by name.
 
     Raises:
@@ -161,6 +164,7 @@ def planned_stages(target: str, devices: int | None, mesh: str | None, **setting
 
     if is_module(target):
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
+    settings["options"] = read_options(options or ())
     over = None if mesh is None and devices is None else read_mesh(devices, mesh)
     if over is not None:
         set_auto_parallel_context(device_num=over.devices)

@@ -111,7 +111,7 @@ def plan(
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        unlike = {"--option": option or None, "--alternatives": alternatives or None}
+        unlike = {"--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
         unlike |= {
             "--sort": sort,
@@ -121,7 +121,7 @@ def plan(
         check_staged(unlike)
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         settings["statistics"] = statistics
-        found = planned_stages(target, devices, mesh, **stages, **settings)
+        found = planned_stages(target, devices, mesh, option, **stages, **settings)
         if save is not None:
             found.save(save)
         _print_stages(found, as_json)

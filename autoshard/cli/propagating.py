@@ -13,14 +13,24 @@ from rich.console import Console
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
 from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
+    Statistics,
+    check_staged,
+    planned_stages,
     planned_target,
+    read_stages,
 )
 from autoshard.cli.progress import is_quiet
 from autoshard.cli.records import AgainstRecord, ExplainRecord
@@ -160,24 +170,43 @@ def explain(
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
+    micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON and nothing else.")] = False,
 ) -> None:
     """Tell how a value lies in the plan, and step by step where the sharding that rules give it came from.
 
     First the plan, which is that of `autoshard plan`: the layout, what makes and reads it, why it is so, and what it
     could be instead for how much more. Then what rules alone say: for each axis of each dim what somebody asked for,
-    and a line for each step, with the operator that it went through, and what stood against it at each conflict.
+    and a line for each step, with the operator that it went through, and what stood against it at each conflict. Of a
+    plan in stages (--pipeline) each stage that has it, and where it is sent.
     """
-    from autoshard.report.explain_plan import wrapped
-
+    settings = {"hardware": hardware, "memory": memory, "micro_batches": micro_batches, "statistics": statistics}
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    if stages is not None:
+        other = None if dataset_strategy == DATASET else dataset_strategy
+        check_staged({"--pass": which, "--conservative": conservative or None, "--dataset-strategy": other})
+        staged = planned_stages(target, devices, mesh, option, search=search, **stages, **settings)
+        _print_explained(ExplainRecord(value, stages=staged.explained(value)), as_json)
+        return
     _check(target, devices, mesh, which or "full")
     with doing("spreading shardings by rules"):
         spread = _run(target, devices, mesh, which or "full", conservative)
     if which is not None:
         found = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
     else:
-        settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+        settings["dataset_strategy"] = dataset_strategy
         found = _explained(target, spread, value, devices, mesh, search, option, settings)
+    _print_explained(found, as_json)
+
+
+def _print_explained(found: ExplainRecord, as_json: bool) -> None:
+    from autoshard.report.explain_plan import wrapped
+
     if as_json:
         print_json(found)
     else:
@@ -185,8 +214,11 @@ def explain(
 
 
 def _text(found: ExplainRecord) -> str:
+    from autoshard.pipeline.planned.explained import stages_text
     from autoshard.report.explain_plan import explained_text
 
+    if found.stages:
+        return stages_text(found.stages)
     plan = explained_text(found.plan) if found.plan is not None else f"no plan: {found.no_plan}\n" * bool(found.no_plan)
     rules = "\n".join(found.rules)
     if not plan or not rules:

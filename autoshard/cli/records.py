@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from autoshard.report.explained_records import ExplainedRecord
+from autoshard.report.explained_records import ExplainedRecord, StageExplainedRecord
 from costmodel.json_door import Natural, Positive, Record, described
 from costmodel.store import HardwareRecord
 
@@ -45,12 +45,14 @@ class ExportRecord(Record, frozen=True):
 
 
 class ExplainRecord(Record, frozen=True):
-    """A name: how it lies in the plan, or why there is no plan; and what rules say of it, in words, line by line."""
+    """A name: how it lies in the plan, or why there is no plan; and what rules say of it, in words, line by line. Of a
+    plan in stages how it lies in each stage that has it."""
 
     name: str
     plan: ExplainedRecord | None = None
     no_plan: str = ""
     rules: tuple[str, ...] = ()
+    stages: tuple[StageExplainedRecord, ...] = ()
 
 
 class AgainstRecord(Record, frozen=True):

@@ -256,7 +256,7 @@ def _check_stages(target: Path, settings: Mapping[str, Any], trace: Path | None)
     """That nothing else is asked of a run in stages than it can do."""
     if is_module(target):
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
-    usual = {"dataset_strategy": DATASET, "memory": None, "options": {}}
+    usual = {"dataset_strategy": DATASET}
     wrong = [f"--{name.replace('_', '-')}" for name, value in usual.items() if settings[name] != value]
     wrong += ["--trace"] * (trace is not None)
     if wrong:

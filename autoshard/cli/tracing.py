@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoshard.cli.app import Devices, MeshText
 from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
+    BATCH,
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
+    Statistics,
     Target,
+    check_staged,
+    planned_stages,
     planned_target,
+    read_stages,
 )
 from autoshard.cli.planning import read_ranks
 from autoshard.cli.records import TraceRecord
 from autoshard.util.doing import doing
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+    from autoshard.pipeline import PlannedPipeline
 
 
 def trace(
@@ -31,7 +45,8 @@ def trace(
         Path, typer.Option("-o", "--output", metavar="FILE.json", help="The trace to write; .json.gz packs it.")
     ] = Path("trace.json"),
     ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="RANKS", help="'all', or numbers. Default: the first eight.")
+        str | None,
+        typer.Option("--ranks", metavar="RANKS", help="'all', or numbers. Default: the first eight; or of each group."),
     ] = None,
     devices: Devices = None,
     mesh: MeshText = None,
@@ -40,24 +55,52 @@ def trace(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write the predicted step of a plan as a trace: what each rank does when, what it waits for, what lies in memory.
 
-    chrome://tracing and https://ui.perfetto.dev open it. `autoshard run TARGET -n N --trace FOLDER` measures one.
+    chrome://tracing and https://ui.perfetto.dev open it. `autoshard run TARGET -n N --trace FOLDER` measures one. In
+    stages (--pipeline) ranks have a lane of the schedule's actions, too, and arrows lead from group to group.
     """
-    from autoshard.exporters.trace import FEW, save_trace, trace_data
+    from autoshard.exporters.trace import save_trace
 
     check_file(output)
-    planned = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-    )  # fmt: skip
-    world = planned.plan.mesh.devices
-    chosen = range(min(world, FEW)) if ranks is None else read_ranks(ranks, world) or range(world)
+    settings = {"search": search, "hardware": hardware, "memory": memory, "micro_batches": micro_batches}
+    settings["statistics"] = statistics
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    if stages is not None:
+        check_staged({"--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy})
+        staged = planned_stages(target, devices, mesh, option, **stages, **settings)
+        data, seconds = _of_stages(staged, ranks), staged.price.seconds
+    else:
+        planned = planned_target(target, devices, mesh, option, dataset_strategy=dataset_strategy, **settings)
+        data, seconds = _in_one_piece(planned, ranks), planned.cost.seconds
     with doing("writing the trace"):
-        path = save_trace(trace_data(planned, chosen), output)
+        path = save_trace(data, output)
     if as_json:
-        print_json(TraceRecord(str(path), tuple(chosen), planned.cost.seconds))
+        shown = dict.fromkeys(one["pid"] for one in data["traceEvents"])
+        print_json(TraceRecord(str(path), tuple(shown), seconds))
     else:
         typer.echo(str(path))
+
+
+def _in_one_piece(planned: Planned, ranks: str | None) -> dict[str, Any]:
+    from autoshard.exporters.trace import trace_data
+
+    world = planned.plan.mesh.devices
+    with doing("tracing the step"):
+        return trace_data(planned, None if ranks is None else read_ranks(ranks, world) or range(world))
+
+
+def _of_stages(planned: PlannedPipeline, ranks: str | None) -> dict[str, Any]:
+    from autoshard.pipeline.exports.trace import stages_trace
+
+    chosen = None if ranks is None else read_ranks(ranks, planned.devices) or range(planned.devices)
+    with doing("tracing the step"):
+        return stages_trace(planned, chosen)

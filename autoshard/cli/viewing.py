@@ -97,19 +97,19 @@ def view(
         )
     check_file(output)
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
         unlike = {
             "--against": against,
             "--plot": plotted,
-            "--option": option or None,
             "a second target": targets[1:] or None,
         }
         unlike["--dataset-strategy"] = None if dataset_strategy == DATASET else dataset_strategy
         check_staged(unlike)
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         asked["statistics"] = statistics
-        planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
+        planned = planned_stages(targets[0], devices, mesh, option, **stages, **asked)
         with doing("writing the page"):
             planned.view().save(output)
         _report(output, (planned.price.seconds,), as_json, show)
@@ -142,6 +142,8 @@ def diff(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
+    statistics: Statistics = BATCH,
     as_json: Annotated[bool, typer.Option("--json", help="Print what differs as JSON and nothing else.")] = False,
 ) -> None:
     """Tell what differs between two plans: what a step costs, strategies, redistributions, layouts of inputs.
@@ -155,6 +157,7 @@ def diff(
     from costmodel.json_door import convert, plain
 
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    settings |= {"micro_batches": micro_batches, "statistics": statistics}
     plans = _plans(targets, against, devices, mesh, option, search, settings)
     if len(plans) != 2:
         raise ContextError("diff compares two plans: name two targets, or one with --against MODE")

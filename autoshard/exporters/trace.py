@@ -23,6 +23,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.cost.timeline import scheduled
 from autoshard.exporters.step_json import COMPUTE, lane_of, node_of
 from autoshard.ir.graph import Node
+from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Bundle, Collective, Instruction, ManualCollective, Nest, Start, Wait, walk
 from autoshard.report.summary import OperatorRow, summarize
 from autoshard.util.errors import PlanError
@@ -69,11 +70,8 @@ def trace_data(
         PlanError: a rank that the mesh has not.
     """
     world = planned.plan.mesh.devices
-    chosen = list(range(min(world, FEW))) if ranks is None else list(dict.fromkeys(ranks))
-    wrong = [rank for rank in chosen if not 0 <= rank < world]
-    if wrong or not chosen:
-        raise PlanError(f"cannot trace the ranks {wrong or 'of an empty list'}: the mesh has ranks 0 to {world - 1}")
-    writer = _TraceWriter(planned)
+    chosen = chosen_ranks(range(min(world, FEW)) if ranks is None else ranks, world)
+    writer = TraceWriter(planned)
     spans = predicted_spans(planned)
     events = list(writer.ranks(dict.fromkeys(chosen, spans), 0, "" if measured is None else " predicted"))
     if planned.cost.memory is not None:
@@ -91,6 +89,19 @@ def trace_data(
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": metadata}
 
 
+def chosen_ranks(ranks: Iterable[int], world: int) -> list[int]:
+    """Ranks to be traced, each once.
+
+    Raises:
+        PlanError: none, or one that `world` ranks do not have.
+    """
+    chosen = list(dict.fromkeys(ranks))
+    wrong = [rank for rank in chosen if not 0 <= rank < world]
+    if wrong or not chosen:
+        raise PlanError(f"cannot trace the ranks {wrong or 'of an empty list'}: there are ranks 0 to {world - 1}")
+    return chosen
+
+
 def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
     """Write a trace to a file, packed where its name ends in .gz; the path.
 
@@ -102,51 +113,58 @@ def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
     return write_atomically(path, gzip.compress(text.encode(), mtime=0) if packed else text, PlanError)
 
 
-class _TraceWriter:
+def named(what: str, pid: int, tid: int, name: str) -> Event:
+    """What a process or a lane is called."""
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
+
+
+def rank_label(mesh: Mesh, rank: int) -> str:
+    """Where a rank stands on a mesh: `dp=0, tp=1`."""
+    return ", ".join(f"{name}={mesh.index(rank, (mesh.axis(name),))}" for name, _ in mesh.axes)
+
+
+def slice_of(name: str, pid: int, tid: int, span: tuple[float, float], args: Mapping[str, Any], category: str) -> Event:
+    """What a lane does from one second to another."""
+    times = {"ts": 1e6 * span[0], "dur": max(_SHORTEST, 1e6 * (span[1] - span[0]))}
+    return {"ph": "X", "pid": pid, "tid": tid, **times, "cat": category, "name": name, "args": dict(args)}
+
+
+class TraceWriter:
     """What the events of all ranks of a plan share."""
 
     def __init__(self, planned: PlannedData) -> None:
         summary = summarize(planned)
-        self.mesh, self.program = planned.plan.mesh, planned.program
+        self.planned, self.mesh, self.program = planned, planned.plan.mesh, planned.program
         self.rows: dict[Node | None, OperatorRow] = {row.node: row for row in summary.operators}
         self.moves = {one: move for move in summary.moves for one in move.collectives}
         lanes = dict.fromkeys(map(lane_of, self.program.instructions))
-        self.lanes = [COMPUTE, *(name for name in lanes if name != COMPUTE)]
+        self.own_lanes = [COMPUTE, *(name for name in lanes if name != COMPUTE)]
 
     def ranks(self, spans: Mapping[int, Sequence[Span]], shift: int, words: str) -> Iterator[Event]:
         """The events of ranks, each of its own spans, as processes numbered from `shift`."""
         for rank, own in spans.items():
-            place = ", ".join(f"{name}={at}" for name, at in self._place(rank))
-            yield _named("process_name", rank + shift, 0, f"rank {rank} ({place}){words}")
+            yield named("process_name", rank + shift, 0, f"rank {rank} ({rank_label(self.mesh, rank)}){words}")
             yield {
                 "ph": "M",
                 "pid": rank + shift,
                 "name": "process_sort_index",
                 "args": {"sort_index": 2 * rank + bool(shift)},
             }
-            for tid, lane in enumerate(self.lanes):
-                yield _named("thread_name", rank + shift, tid, lane if lane == COMPUTE else f"over {lane}")
-            yield from (self._slice(one, rank + shift) for one in own)
+            for tid, lane in enumerate(self.own_lanes):
+                yield named("thread_name", rank + shift, tid, lane if lane == COMPUTE else f"over {lane}")
+            yield from (self.slice(one, rank + shift, self.own_lanes) for one in own)
         yield from self._flows(spans, shift)
 
-    def _place(self, rank: int) -> Iterator[tuple[str, int]]:
-        for name, _ in self.mesh.axes:
-            yield name, self.mesh.index(rank, (self.mesh.axis(name),))
-
-    def _slice(self, span: Span, pid: int) -> Event:
+    def slice(self, span: Span, pid: int, lanes: Sequence[str], begin: float = 0.0) -> Event:
+        """An instruction on its lane; `begin` is when the program begins, in seconds."""
         one = self.program.instructions[span.moment]
         lane = lane_of(one)
-        found = {
-            "ph": "X",
-            "pid": pid,
-            "tid": self.lanes.index(lane),
-            "ts": 1e6 * span.start,
-            "dur": max(_SHORTEST, 1e6 * (span.end - span.start)),
-            "cat": "compute" if lane == COMPUTE else "communication",
-        }
+        category = "compute" if lane == COMPUTE else "communication"
         args = self._communication(one) if lane != COMPUTE else self._computing(one)
+        name = args.pop("name")
         exposed = {} if span.exposed is None or lane == COMPUTE else {"exposed_us": 1e6 * span.exposed}
-        return {**found, "name": args.pop("name"), "args": {**args, **exposed, "moment": span.moment}}
+        times = begin + span.start, begin + span.end
+        return slice_of(name, pid, lanes.index(lane), times, {**args, **exposed, "moment": span.moment}, category)
 
     def _computing(self, one: Instruction) -> dict[str, Any]:
         node = node_of(one)
@@ -200,7 +218,7 @@ class _TraceWriter:
             phase = "s" if i == 0 else "f" if i == len(there) - 1 else "t"
             end = {"bp": "e"} if phase == "f" else {}
             middle = 1e6 * (span.start + span.end) / 2
-            named = {"name": "group", "cat": "group", "id": number, "tid": self.lanes.index(lane)}
+            named = {"name": "group", "cat": "group", "id": number, "tid": self.own_lanes.index(lane)}
             yield {"ph": phase, "pid": rank + shift, "ts": middle, **named, **end}
 
     def memory(self, use: MemoryUse, spans: Sequence[Span], ranks: Iterable[int]) -> Iterator[Event]:
@@ -242,10 +260,6 @@ def _groups(one: Collective | ManualCollective, ranks: Sequence[int]) -> Iterato
         yield group
         for rank in group:
             del left[rank]
-
-
-def _named(what: str, pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}}
 
 
 def _word(one: Instruction) -> str:

@@ -17,10 +17,12 @@ from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.exports.forms import STAGE_FORMS
 from autoshard.pipeline.joint.search import StageSearch
 from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.explained import StageExplainedRecord, explained_stages, stages_text
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
 from autoshard.pipeline.planned.view import pipeline_view
 from autoshard.runtime.mpi import default_comm
+from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 from autoshard.view.page import View
 from costmodel import format_seconds
@@ -89,6 +91,19 @@ class PlannedPipeline(PipelineData):
             with contextlib.suppress(AutoshardError):
                 found[form] = STAGE_FORMS.text(self, form)
         return pipeline_view(self, found)
+
+    def explain(self, name: str) -> str:
+        """How an operator or a value lies in each stage that has it, why, what else it could be, and where it is sent.
+
+        Raises:
+            UnknownNameError: no stage has it; the message lists near names.
+        """
+        return stages_text(self.explained(name))
+
+    def explained(self, name: str) -> tuple[StageExplainedRecord, ...]:
+        """The same as Records, one for each stage that has it."""
+        with doing("pricing what else it could be"):
+            return explained_stages(self, name)
 
     def page(self) -> str:
         """The HTML of `view()`."""

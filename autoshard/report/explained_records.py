@@ -79,3 +79,24 @@ class ExplainedRecord(Record, frozen=True, kw_only=True):
     made: tuple[MadeRecord, ...] = ()
     read: tuple[ReadRecord, ...] = ()
     more_readers: Natural = 0
+
+
+class CrossingRecord(Record, frozen=True, kw_only=True):
+    """A value on its way from the devices of a stage to those of another, for each micro batch or once in a step."""
+
+    name: str
+    to: Natural
+    leaves: str
+    arrives: str
+    bytes: Natural
+    seconds: float
+    repeated: bool
+
+
+class StageExplainedRecord(Record, frozen=True):
+    """A name in a stage, which a group of devices runs, and where it is sent from there."""
+
+    stage: Natural
+    group: Natural
+    plan: ExplainedRecord
+    sent: tuple[CrossingRecord, ...] = ()

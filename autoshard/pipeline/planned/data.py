@@ -16,6 +16,7 @@ from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.whole import StagedStep
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
+from autoshard.search.planned import PlannedData
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.transform.train import accumulated
@@ -69,6 +70,10 @@ class PipelineData:
         """The programs of all pieces."""
         groups = [self.group_of(stage) for stage in range(self.stages)]
         return Maker(self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes).run()
+
+    def stage_planned(self, number: int) -> PlannedData:
+        """What a stage does for one micro batch and once in a step, as one program."""
+        return PlannedData(self.traced, self.plans[number], self.stage_hardware[number], self.passes)
 
     def with_schedule(self, schedule: Schedule) -> Self:
         """The same stages on the same groups in another order."""

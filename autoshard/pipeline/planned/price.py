@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from autoshard.cost.evaluate import program_seconds
 from autoshard.cost.program_memory import program_peak
@@ -27,7 +28,7 @@ from autoshard.pipeline.schedules.action import (
     Action,
 )
 from autoshard.pipeline.schedules.simulate import Durations, ScheduleTimeline, simulate
-from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
+from autoshard.pipeline.stages.whole import ONCE, UPDATE, runs_per_micro_batch
 from autoshard.pipeline.transfers.price import ValueMessages
 from costmodel import format_bytes
 
@@ -62,6 +63,17 @@ class StageMemory:
         largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in named if size)
         runs = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
         return f"a device of group {group}, which runs {runs}, holds {format_bytes(self.nbytes)} ({largest})"
+
+
+class Busy(NamedTuple):
+    """What a group of devices does for a while: an action of the schedule, or its pieces `once` in a step, before the
+    micro batches (ONCE) or after them (UPDATE); seconds from the begin of the step."""
+
+    group: int
+    start: float
+    end: float
+    action: Action | None = None
+    once: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,35 @@ class PipelinePrice:
             if not route.is_repeated and route.source[1] != ONCE:
                 found[groups[route.stage]] += self.moving(route)
         return tuple(found)
+
+    @cached_property
+    def busy(self) -> tuple[Busy, ...]:
+        """What each group does when, group by group in order."""
+        return tuple(one for group in range(self.planned.schedule.ranks) for one in self._busy(group))
+
+    def _busy(self, group: int) -> Iterator[Busy]:
+        line, begin = self.timeline, max(self.before)
+        end = begin
+        if self.before[group]:
+            yield Busy(group, 0.0, self.before[group], once=ONCE)
+        for action in line.orders[group]:
+            if action.computes:
+                end = begin + float(line.ends[action])
+                yield Busy(group, begin + float(line.starts[action]), end, action)
+        if self.updates[group]:
+            yield Busy(group, end, end + self.updates[group], once=UPDATE)
+
+    @cached_property
+    def held(self) -> tuple[tuple[tuple[float, int], ...], ...]:
+        """For each group the bytes of activations of a device from the begin of each action on, and when that is."""
+        return tuple(tuple(self._held(group)) for group in range(self.planned.schedule.ranks))
+
+    def _held(self, group: int) -> Iterator[tuple[float, int]]:
+        most: dict[Action, int] = {}
+        for action, size, _ in live_activations(self.planned, group):
+            most[action] = max(size, most.get(action, 0))
+        for action, size in most.items():
+            yield max(self.before) + float(self.timeline.starts[action]), size
 
     @cached_property
     def seconds(self) -> float:
@@ -252,7 +293,7 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Actio
         left[key] = len(route.readers)
 
     for action in planned.schedule.orders[number]:
-        for place in _places(action, stages):
+        for place in places_of(action, stages):
             if place not in programs.pieces:
                 continue
             arriving = [route for route in programs.arriving[place].values() if route.is_repeated]
@@ -279,7 +320,8 @@ def sizes_of(programs: Programs, held: Mapping[tuple[int, int], tuple[str, int]]
     return found
 
 
-def _places(action: Action, stages: tuple[int, ...]) -> Iterator[Place]:
+def places_of(action: Action, stages: tuple[int, ...]) -> Iterator[Place]:
+    """The pieces that a group of these stages runs for an action."""
     if action.computes and action.stage in stages:
         kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
         yield from ((action.stage, kind) for kind in kinds)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from autoshard.exporters.plan_json import to_json
 from autoshard.pipeline.planned.data import PipelineData
-from autoshard.pipeline.planned.price import PipelinePrice, Route, live_activations
+from autoshard.pipeline.planned.price import Busy, PipelinePrice
+from autoshard.pipeline.planned.programs import Route
 from autoshard.pipeline.planned.report import to_json as stages_to_json
-from autoshard.pipeline.schedules.action import Action
-from autoshard.search.planned import PlannedData
 from autoshard.view.packed import in_columns
 from autoshard.view.page import MOST_EXPORTED, View
 from costmodel import format_bytes, format_seconds
@@ -26,7 +25,7 @@ def pipeline_view(planned: PipelineData, exports: Mapping[str, str]) -> View:
         exports: what to take away, by the name of the form.
     """
     price = PipelinePrice(planned)
-    stages = [to_json(_stage(planned, number), everything=True) for number in range(planned.stages)]
+    stages = [to_json(planned.stage_planned(number), everything=True) for number in range(planned.stages)]
     shown = {form: text for form, text in exports.items() if 0 < len(text) <= MOST_EXPORTED}
     data = {"plans": stages, "difference": None, "exports": [shown], "pipeline": _record(planned, price)}
     most = max(one.nbytes for one in price.memory)
@@ -35,11 +34,6 @@ def pipeline_view(planned: PipelineData, exports: Mapping[str, str]) -> View:
         f"a device needs {format_bytes(most)}"
     )
     return View(data, f"{planned.graph.name} in {planned.stages} stages", told)
-
-
-def _stage(planned: PipelineData, number: int) -> PlannedData:
-    """What a stage does for one micro batch and once in a step, as one program."""
-    return PlannedData(planned.traced, planned.plans[number], planned.stage_hardware[number], planned.passes)
 
 
 def _record(planned: PipelineData, price: PipelinePrice) -> dict[str, Any]:
@@ -54,8 +48,8 @@ def _record(planned: PipelineData, price: PipelinePrice) -> dict[str, Any]:
         "group_memory_bytes": [_room(planned, number) for number in range(planned.schedule.ranks)],
         "largest": [[list(pair) for pair in one.largest] for one in price.memory],
         "count": actions,
-        "actions": in_columns(list(_actions(price)) if shown else []),
-        "held": [list(_held(planned, price, number)) for number in range(planned.schedule.ranks)] if shown else [],
+        "actions": in_columns(list(map(_busy, price.busy)) if shown else []),
+        "held": [_held(price, group) for group in range(planned.schedule.ranks)] if shown else [],
         "transfers": in_columns([_transfer(price, route) for route in price.crossing]),
     }
 
@@ -65,31 +59,19 @@ def _room(planned: PipelineData, number: int) -> int:
     return min(planned.stage_hardware[stage].device.memory_bytes for stage in planned.schedule.chunks(number))
 
 
-def _actions(price: PipelinePrice) -> Iterator[dict[str, Any]]:
-    """What each group does when, in seconds from the begin of the step."""
-    line, begin = price.timeline, max(price.before)
-    for group, order in enumerate(line.orders):
-        end = begin
-        if price.before[group]:
-            yield {"group": group, "kind": "once before", "start": 0.0, "seconds": price.before[group]}
-        for action in order:
-            if action.computes:
-                start, end = begin + float(line.starts[action]), begin + float(line.ends[action])
-                what = {"kind": str(action.kind), "stage": action.stage, "micro": action.micro}
-                yield {"group": group, **what, "start": start, "seconds": end - start}
-        if price.updates[group]:
-            yield {"group": group, "kind": "update", "start": end, "seconds": price.updates[group]}
+def _busy(one: Busy) -> dict[str, Any]:
+    """What a group does, for the page."""
+    found: dict[str, Any] = {"group": one.group, "start": one.start, "seconds": one.end - one.start}
+    if one.action is None:
+        return {**found, "kind": one.once}
+    return {**found, "kind": str(one.action.kind), "stage": one.action.stage, "micro": one.action.micro}
 
 
-def _held(planned: PipelineData, price: PipelinePrice, number: int) -> Iterator[tuple[float, int]]:
-    """What a device of a group needs from the begin of each action on: seconds, and bytes."""
-    line, begin, memory = price.timeline, max(price.before), price.memory[number]
+def _held(price: PipelinePrice, group: int) -> list[tuple[float, int]]:
+    """What a device of a group needs in all, and from when on."""
+    memory = price.memory[group]
     always = memory.states + memory.accumulators + memory.transient
-    most: dict[Action, int] = {}
-    for action, size, _ in live_activations(planned, number):
-        most[action] = max(size, most.get(action, 0))
-    for action, size in most.items():
-        yield begin + float(line.starts[action]), always + size
+    return [(start, always + size) for start, size in price.held[group]]
 
 
 def _transfer(price: PipelinePrice, route: Route) -> dict[str, Any]:

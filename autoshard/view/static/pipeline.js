@@ -1,7 +1,7 @@
 // A plan in stages as a whole: what a step takes, who does what when, what each group holds, and what crosses.
 "use strict";
 const ACTIONS = {
-  F: [0, "forward"], B: [3, "backward"], I: [2, "input gradient"], W: [5, "weight gradient"], update: [8, "update"], "once before": [7, "once before"],
+  F: [0, "forward"], B: [3, "backward"], I: [2, "input gradient"], W: [5, "weight gradient"], U: [8, "update"], P: [7, "once before"],
 };
 const MEMORY_PARTS = [["states", "state_bytes", 1], ["gradients", "accumulator_bytes", 2], ["activations", "activation_bytes", 3], ["transient", "transient_bytes", 8]];
 const MOST_LINES = 8;
@@ -44,7 +44,7 @@ function shade(hex, chunk) {
 
 function scheduleLanes(pipe) {
   const look = new Map(), chunk = (task) => Math.max(0, pipe.groups[task.group].stages.indexOf(task.stage));
-  const what = (task) => (task.micro === undefined ? `${task.kind} of group ${task.group}` : `${ACTIONS[task.kind][1]} of micro batch ${task.micro} in stage ${task.stage}`);
+  const what = (task) => (task.micro === undefined ? `${ACTIONS[task.kind][1]} of group ${task.group}` : `${ACTIONS[task.kind][1]} of micro batch ${task.micro} in stage ${task.stage}`);
   return {
     labels: pipe.groups.map((one) => `group ${one.index}`), tasks: pipe.groups.map((one) => pipe.actions.filter((task) => task.group === one.index)),
     order: pipe.actions, least: 14, exposed: () => [],
@@ -53,7 +53,7 @@ function scheduleLanes(pipe) {
       if (!look.has(key)) look.set(key, shade(colour(ACTIONS[task.kind][0]), chunk(task)));
       return look.get(key);
     },
-    name: (task) => String(task.micro ?? task.kind),
+    name: (task) => String(task.micro ?? ACTIONS[task.kind][1]),
     tell: (task) => `${what(task)}\n${seconds(task.seconds)} from ${seconds(task.start)}`,
     open: (task) => openAction(pipe, task, what(task)),
   };
