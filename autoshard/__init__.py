@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from autoshard import nn, ops, optim
     from autoshard.annotate import Ask, annotate
     from autoshard.api import Planned, plan
-    from autoshard.api.compare import compare
     from autoshard.api.propagate import Propagated, propagate
     from autoshard.core.tensortype import TensorType
     from autoshard.frontends import from_jax, from_stablehlo, from_torch
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from autoshard.layout.sharding import Sharding
     from autoshard.layout.show import show_layout
     from autoshard.ops.registry import operator
+    from autoshard.pipeline.compare import compare
     from autoshard.search import search_mode
     from autoshard.trace.function import trace
     from autoshard.trace.parameter import Parameter
@@ -78,7 +78,7 @@ _HOME = {
     "autoshard.layout.show": ("show_layout",),
     "autoshard.ops.registry": ("operator",),
     "autoshard.api.propagate": ("Propagated", "propagate"),
-    "autoshard.api.compare": ("compare",),
+    "autoshard.pipeline.compare": ("compare",),
     "autoshard.search": ("search_mode",),
     "autoshard.trace.function": ("trace",),
     "autoshard.trace.parameter": ("Parameter",),

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from autoshard.api import plan
-from autoshard.api.compare import compare
 from autoshard.cli.target import load_target
 from autoshard.layout.mesh import Mesh
+from autoshard.pipeline.compare import compare
 from autoshard.util.errors import AutoshardError
 
 FOLDER = Path(__file__).resolve().parents[1] / "sample_code"

@@ -67,7 +67,7 @@ def trained() -> ash.Planned:
     return ash.plan(train_step(net, optim.Adam(net.trainable_params(), 1e-3), x), (), MESH, hardware="h100")
 
 
-def contenders() -> ash.api.compare.Comparison:
+def contenders() -> ash.pipeline.compare.Comparison:
     return ash.compare(trained().traced, (), [MESH], CONTENDERS, hardware="h100")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from autoshard.api.compare import compare
 from autoshard.layout import Layout, Mesh
+from autoshard.pipeline.compare import compare
 from tests.view.models import BITING, biting
 
 MOST = 40_000

@@ -29,7 +29,7 @@ from autoshard.util.errors import MeshError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from autoshard.api.compare import Contender
+    from autoshard.pipeline.compare import Contender
 
 
 WIDE = 100
@@ -53,6 +53,14 @@ def compare(
         list[str] | None,
         typer.Option("--plan", metavar="NAME|FILE", help="A named plan, or a file of `plan --save`; may be repeated."),
     ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pipeline",
+            metavar="AXIS|MESHES|auto",
+            help="A plan in stages, as of `autoshard plan`, by the schedule that takes least; may be given again.",
+        ),
+    ] = None,
     memory: Memory = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
@@ -62,13 +70,14 @@ def compare(
 ) -> None:
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
 
-    Without --mode and --plan these are all search modes and all named plans (data parallel, ZeRO, Megatron, ...). The
-    fastest that keeps the memory limit comes first; the exit code is 1 if none does.
+    Without --mode, --plan and --pipeline these are all search modes, all named plans (data parallel, ZeRO, Megatron,
+    ...) and, of a training step, what a search for stages finds. The fastest that keeps the memory limit comes first;
+    the exit code is 1 if none does.
     """
-    from autoshard.api.compare import compare as contenders_of
-    from autoshard.api.compare import ranked
     from autoshard.exporters.plan_file import read_plan
     from autoshard.mindspore.context import set_auto_parallel_context
+    from autoshard.pipeline.compare import compare as contenders_of
+    from autoshard.pipeline.compare import ranked
     from autoshard.report.plan import names_of
     from autoshard.search import find_mode
 
@@ -85,6 +94,7 @@ def compare(
     else:
         set_auto_parallel_context(device_num=meshes[0].devices if meshes[0] else None)
         model, inputs = load_target(target)
+    settings["pipelines"] = pipeline or None
     with prints_apart():
         found = tuple(ranked(contenders_of(model, inputs, meshes, (*(mode or ()), *(plan or ())), **settings)))
     if as_json:
@@ -96,8 +106,8 @@ def compare(
     for one in found:
         if one.cost is None:
             typer.echo(f"{one.mode}: {as_options(one.why)}")
-        elif one.planned is not None and one.planned.ignored:
-            typer.echo(f"{one.mode}: does not follow what was asked of {names_of(one.planned.ignored)}")
+        elif one.ignored:
+            typer.echo(f"{one.mode}: does not follow what was asked of {names_of(one.ignored)}")
     _check_some(found, memory)
 
 
@@ -123,23 +133,39 @@ def _table(found: tuple[Contender, ...], limited: bool, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("plan", "mesh"):
         table.add_column(name, overflow="ellipsis", no_wrap=not wide)
-    for name in ("step", *(["compute"] if wide else []), *(f"over {name}" for name in axes), "bytes", "peak memory"):
+    waits = ["waits"] if wide and _is_staged(found) else []
+    for name in (
+        "step",
+        *(["compute"] if wide else []),
+        *waits,
+        *(f"over {name}" for name in axes),
+        "bytes",
+        "peak memory",
+    ):
         table.add_column(name, justify="right", no_wrap=not wide)
     if limited:
         table.add_column("fits")
     table.add_column("planned in", justify="right")
     for one in found:
         if one.cost is not None:
-            table.add_row(*_row(one, axes, limited, wide))
+            table.add_row(*_row(one, axes, limited, wide, bool(waits)))
     return table
 
 
-def _row(one: Contender, axes: list[str], limited: bool, wide: bool) -> list[str]:
+def _is_staged(found: tuple[Contender, ...]) -> bool:
+    """Whether there are plans in stages, whose devices wait for each other."""
+    from autoshard.pipeline.compare import STAGED
+
+    return any(one.cost is not None and one.mode.startswith(STAGED) for one in found)
+
+
+def _row(one: Contender, axes: list[str], limited: bool, wide: bool, waits: bool) -> list[str]:
     cost = one.cost
     assert cost is not None, "a row needs a cost"
     talk = {each.axes: each.seconds for each in cost.axes}
     cells = [one.mode, one.mesh, format_seconds(cost.seconds)]
     cells += [format_seconds(cost.compute_seconds)] if wide else []
+    cells += [format_seconds(cost.waiting_seconds)] if waits else []
     cells += [format_seconds(talk[name]) if name in talk else "" for name in axes]
     cells += [format_bytes(cost.bytes_per_device), format_bytes(cost.peak_memory_bytes)]
     cells += [("yes" if one.fits else "no")] if limited else []

@@ -54,6 +54,7 @@ class ContenderRecord(Record, frozen=True):
     bytes_per_device: float | None = None
     peak_memory_bytes: Natural | None = None
     fits: bool | None = None
+    waiting_seconds: float | None = None
     ignored: tuple[str, ...] | None = None
 
 

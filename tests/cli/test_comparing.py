@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.api.compare import compare, default_modes, ranked
 from autoshard.layout import Mesh
+from autoshard.pipeline.compare import compare, default_modes, default_pipelines, ranked
 from autoshard.search import search_modes
 from autoshard.search.named import named_plans
 from autoshard.util.errors import PlanError
@@ -16,6 +16,7 @@ from tests.search.plans import array
 from tests.search.test_search_evaluate import training
 
 FORWARD = f"{Path(__file__).with_name('models.py')}:forward"
+TRAINING = f"{Path(__file__).with_name('models.py')}:step"
 MESH = Mesh.parse("dp=2 tp=4")
 CHEAP = ("bfs", "data_parallel", "zero2", "megatron")
 
@@ -46,6 +47,26 @@ def test_by_default_all_modes_and_named_plans_compete():
     found = default_modes()
     assert set(found) == set(search_modes()) - {"auto"}
     assert found[-len(named_plans()) :] == named_plans()
+
+
+def test_stages_stand_beside_plans_in_one_piece(cli):
+    found = compare(training(None), meshes=[MESH], modes=["data_parallel"], pipelines=["auto", "tp=4/tp=4", "pp"])
+    assert [one.mode for one in found] == ["data_parallel", "stages auto", "stages tp=4/tp=4", "stages pp"]
+    whole, searched, given, wrong = found
+    assert given.mesh == "2 x (tp=4)" and "no axis 'pp'" in wrong.why
+    for one in (searched, given):
+        assert one.cost is not None and one.cost.seconds == pytest.approx(one.planned.price.seconds)
+        assert one.cost.peak_memory_bytes == max(each.nbytes for each in one.planned.price.memory)
+        assert sum(one.to_json()["axes"].values()) == pytest.approx(one.cost.communication_seconds)
+    assert searched.cost.seconds <= given.cost.seconds and whole.planned is not None
+    out = cli("compare", TRAINING, "-n", "4", "--plan", "zero1", "--pipeline", "dp=2/tp=2")[1]
+    assert "stages dp=2/tp=2" in out and "waits" in out and "over stages" in out
+
+
+def test_a_training_step_is_searched_for_stages_by_default():
+    step = training(None).traced
+    assert default_pipelines(step, [MESH]) == ("auto",)
+    assert default_pipelines(step, ["dp=1"]) == () == default_pipelines(lambda x: x, [MESH])
 
 
 def test_what_does_not_fit_says_why():

@@ -15,11 +15,11 @@ import pytest
 
 import autoshard as ash
 from autoshard import ops
-from autoshard.api.compare import compare
 from autoshard.cost.evaluate import evaluate, plan_seconds
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.lower import lower
+from autoshard.pipeline.compare import compare
 from autoshard.plan.plan import Plan
 from autoshard.search import Problem, find_mode
 from autoshard.search.assignment import Assignment, Pricing

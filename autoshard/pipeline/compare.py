@@ -1,5 +1,7 @@
 """Plans of one model side by side: `compare(target, inputs, meshes, modes)` plans in each way, and prices all alike.
 
+A training step is planned in stages, too, beside those in one piece.
+
 A way that does not fit (a named plan whose structure the model lacks, a file for another model) keeps its row, which
 says why. Planning counts everything from the traced model to the plan.
 """
@@ -7,7 +9,8 @@ says why. Planning counts everything from the traced model to the plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,25 @@ from autoshard.api.arguments import known_hardware
 from autoshard.frontends.planning import is_module, planning, read_module
 from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.layout.mesh import Mesh
+from autoshard.pipeline.planned.cost import step_cost
+from autoshard.pipeline.planned_pipeline import PlannedPipeline
+from autoshard.pipeline.planning import plan_pipeline
 from autoshard.plan.data_layouts import check_dataset_strategy
 from autoshard.search import Cost, search_modes
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
+from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 from autoshard.util.notebook import table
 from costmodel import Hardware, format_bytes, format_seconds
+
+AUTO = "auto"
+STAGED = "stages"
+"""The begin of the names of plans in stages."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Contender:
     cost: Cost | None = None
     fits: bool = False
     why: str = ""
-    planned: Planned | None = field(default=None, repr=False, compare=False)
+    planned: Planned | PlannedPipeline | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The contender as plain data."""
@@ -59,8 +70,14 @@ class Contender:
             "bytes_per_device": self.cost.bytes_per_device,
             "peak_memory_bytes": self.cost.peak_memory_bytes,
             "fits": self.fits,
-            "ignored": list(self.planned.ignored) if self.planned is not None else [],
+            "waiting_seconds": self.cost.waiting_seconds,
+            "ignored": list(self.ignored),
         }
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What people asked for and the mode did not follow."""
+        return self.planned.ignored if isinstance(self.planned, Planned) else ()
 
 
 class Comparison(tuple[Contender, ...]):
@@ -83,7 +100,8 @@ class Comparison(tuple[Contender, ...]):
             (f"{one.mode} {one.mesh}" if meshes else one.mode, cost.seconds, cost.peak_memory_bytes, one.fits)
             for one, cost in found
         ]
-        stats = (one.planned.plan.search_stats for one, _ in found if one.planned is not None and one.mode == "optimal")
+        proven = (one.planned for one, _ in found if isinstance(one.planned, Planned) and one.mode == "optimal")
+        stats = (one.plan.search_stats for one in proven)
         return plot_contenders(points, min((one.get("bound", 0.0) for one in stats), default=0.0), path)
 
     def _repr_html_(self) -> str:
@@ -115,6 +133,7 @@ def compare(
     *,
     hardware: str | Hardware = "cpu",
     memory: str | int | None = None,
+    pipelines: Sequence[str] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Plan a model in several ways.
@@ -122,8 +141,12 @@ def compare(
     Args:
         target: as `plan` takes it, with its `inputs`; traced once.
         meshes: the meshes; None is that which a module names itself.
-        modes: search modes, named plans, or files of saved plans; by default all modes and named plans.
+        modes: search modes, named plans, or files of saved plans; by default, unless `pipelines` are named, all modes
+            and named plans.
         memory: the limit that is held against each plan; the search "optimal" is told of it beforehand.
+        pipelines: how a training step is planned in stages, each as the `pipeline` of `plan_pipeline`: an axis of the
+            mesh, meshes of groups, or "auto", searched over all that the devices allow. By default, unless `modes` are
+            named, "auto" of a training step on several devices; () for none.
         settings: what else `plan` takes.
 
     Raises:
@@ -140,6 +163,7 @@ def compare(
     check_statistics(settings.get("statistics", BATCH))
     if isinstance(settings.get("dataset_strategy"), str):
         check_dataset_strategy("dataset_strategy", settings["dataset_strategy"])
+    untraced = target, inputs
     if is_module(target):
         target = read_module(target)
         for mesh in meshes:
@@ -148,12 +172,62 @@ def compare(
         target, inputs = traced_target(target, inputs, "compare"), ()
         if settings.get("micro_batches", 1) != 1:
             accumulated(cuttable_target(target), settings["micro_batches"], settings.get("statistics", BATCH))
-    ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
+    settings["hardware"] = known
+    named = modes or (() if pipelines else default_modes())
+    ways = [(mode, mesh) for mesh in meshes for mode in named]
+    if pipelines is None:
+        pipelines = () if modes else default_pipelines(target, meshes)
+    staged = [(one, mesh) for one in dict.fromkeys(pipelines) for mesh in _meshes_of(one, meshes)]
     found = []
     for i, (mode, mesh) in enumerate(ways, 1):
-        with doing(f"planning {i} of {len(ways)}: {mode}"):
-            found.append(_contender(target, inputs, mode, mesh, limit, {"hardware": known, **settings}))
+        with doing(f"planning {i} of {len(ways) + len(staged)}: {mode}"):
+            found.append(_contender(target, inputs, mode, mesh, limit, settings))
+    for i, (pipeline, mesh) in enumerate(staged, len(ways) + 1):
+        with doing(f"planning {i} of {len(ways) + len(staged)}: stages, {pipeline}"):
+            found.append(_in_stages(*untraced, pipeline, mesh, limit, settings))
     return Comparison(found)
+
+
+def default_pipelines(target: Any, meshes: Sequence[Mesh | str | None]) -> tuple[str, ...]:
+    """How a target is planned in stages unless people say how: searched, a training step on several devices."""
+    if not isinstance(target, Traced) or not target.graph.cotangents or not target.graph.updates:
+        return ()
+    return (AUTO,) if any(_parsed(mesh).devices > 1 for mesh in meshes if mesh is not None) else ()
+
+
+def _meshes_of(pipeline: str, meshes: Sequence[Mesh | str | None]) -> list[Mesh | None]:
+    """The meshes on which a pipeline is planned: where a search chooses them one for each number of devices."""
+    known = [_parsed(mesh) for mesh in meshes if mesh is not None]
+    if pipeline == AUTO:
+        return [Mesh.flat(count) for count in dict.fromkeys(mesh.devices for mesh in known)]
+    return list(known) if "=" not in pipeline else [None]
+
+
+def _parsed(mesh: Mesh | str) -> Mesh:
+    return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+
+
+def _in_stages(
+    target: Any, inputs: Any, pipeline: str, mesh: Mesh | None, limit: int | None, settings: Mapping[str, Any]
+) -> Contender:
+    """A plan in stages, by the schedule that takes least."""
+    begun = time.perf_counter()
+    known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics") if name in settings}
+    name = f"{STAGED} {pipeline}"
+    try:
+        planned = plan_pipeline(target, inputs, mesh, pipeline=pipeline, schedule=AUTO, memory=limit, **known)
+    except AutoshardError as error:
+        return Contender(name, str(mesh or ""), time.perf_counter() - begun, why=str(error))
+    took = time.perf_counter() - begun
+    cost = step_cost(planned)
+    fits = limit is None or cost.peak_memory_bytes <= limit
+    return Contender(name, _groups(planned), took, cost, fits, planned=planned)
+
+
+def _groups(planned: PlannedPipeline) -> str:
+    """The meshes of the groups, equal ones once."""
+    counts = Counter(str(group.mesh) for group in planned.groups)
+    return " + ".join(f"{count} x ({mesh})" if count > 1 else f"({mesh})" for mesh, count in counts.items())
 
 
 def _contender(
