@@ -259,6 +259,23 @@ def _attaining(own: Callable, to: Any) -> Callable:
     return attaining
 
 
+def _recurred(own: Callable, to: Any) -> Callable:
+    """A row after the other as one loop: written out, each of hundreds of frames would be compiled."""
+    space = to.space
+
+    def recur(step: Callable, first: Any, count: int) -> Any:
+        def turned(turn: Any, raws: tuple) -> tuple:
+            last, out = map(space.asarray, raws)
+            turn = space.asarray(turn)
+            out[turn] = last = step(turn, last)
+            return space.raw(last), space.raw(out)
+
+        start = space.raw(first), space.raw(space.zeros((count, *first.shape), first.dtype))
+        return space.asarray(space.library.repeated(count, turned, start)[1])
+
+    return recur
+
+
 HELPERS: dict[str, Callable] = {
     "autoshard.ops.norm.dotted": _dotted,
     "autoshard.ops.norm.largest": _largest,
@@ -271,6 +288,7 @@ HELPERS: dict[str, Callable] = {
 """By the full name of a function that operators call: `function(own, retarget)` makes the other."""
 HELPERS_OF_LIBRARY: dict[str, dict[str, Callable]] = {
     "jax": {
+        "autoshard.ops.ctc.recur": _recurred,
         "autoshard.ops.experts.nothing_beyond": _nothing_beyond,
         "autoshard.ops.reduce.attaining": _attaining,
     },
