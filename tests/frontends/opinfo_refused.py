@@ -26,7 +26,6 @@ REFUSALS = {
     "max_pool2d_with_indices_backward": "a gradient that torch makes itself; it is made here of max_pool2d",
     "narrow": "the place to begin at is a tensor: torch.export cannot tell the size",
     "nextafter": "it has no gradient, in torch neither",
-    "nn.functional.ctc_loss": "its lengths are data",
     "nn.functional.fractional_max_pool2d": "windows are placed by random numbers",
     "nn.functional.fractional_max_pool3d": "windows are placed by random numbers",
     "nn.functional.linear_cross_entropy": "weights beside label smoothing or targets that are probabilities",

@@ -130,16 +130,19 @@ def test_what_asks_for_values_is_told_with_its_line_and_nothing_is_printed(capfd
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sum() if (x > 0).all() else x
 
-    class Aligned(torch.nn.Module):
+    class Solved(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            lengths = torch.full((4,), 3)
-            return torch.nn.functional.ctc_loss(
-                x.log_softmax(-1), torch.ones(4, 2, dtype=torch.int64), lengths, lengths
-            )
+            return torch.linalg.lstsq(x, x).solution
+
+    class Counted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.bincount(x)
 
     told = message(ParseError, Branch(), (torch.randn(4, 4),))
     assert re.search(r"cannot capture Branch .* at tests/frontends/test_torch_errors.py:\d+", told)
     assert told.endswith("say it by torch.where or torch.cond, with fixed sizes") and "TORCH_LOGS" not in told
-    told = message(ParseError, Aligned(), (torch.randn(3, 4, 5),))
-    assert "how large the results of aten._ctc_loss.Tensor are depends on the data; say it with other functions" in told
+    told = message(ParseError, Solved(), (torch.randn(4, 4),))
+    assert "how large the results of aten.linalg_lstsq.default are depends on the data; say it with other func" in told
+    told = message(ParseError, Counted(), (torch.ones(3, dtype=torch.int64),))
+    assert "the number of bins of torch.bincount depends on the data; give `minlength`, a number above" in told
     assert capfd.readouterr() == ("", "")

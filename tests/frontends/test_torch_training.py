@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import autoshard as ash
-from autoshard.util.errors import AutoshardError, GraphError, ShapeError
+from autoshard.util.errors import AutoshardError, GraphError, ParseError, ShapeError
+from tests.frontends.torch_functions import asserted
 from tests.frontends.torch_steps import OPTIMIZERS, check_step, torch_step
 
 pytestmark = pytest.mark.torch
@@ -289,11 +291,59 @@ def _of_variances(net: Any, x: Tensor) -> Tensor:
     return below + F.gaussian_nll_loss(means, x[:, :3], variances[:, 0], reduction="sum")
 
 
-@pytest.mark.parametrize("loss", [_checked, _distributed, _of_variances])
+def _chosen(net: Any, x: Tensor) -> Tensor:
+    if (x > 0).all():
+        warnings.warn("positive")  # noqa: B028
+        return x.sum()
+    return (x @ net.w).sum()
+
+
+@pytest.mark.parametrize("loss", [_checked, _distributed, _of_variances, asserted])
 def test_checks_of_values_are_left_out(loss: Callable[..., Tensor]) -> None:
     check_step(Net(loss), (example(),))
     with pytest.raises(ValueError, match="Expected parameter scale"):
         torch.distributions.Normal(0.0, -torch.ones(2), validate_args=True)
+
+
+def test_a_branch_that_does_more_than_check_is_refused() -> None:
+    with pytest.raises(ParseError, match=r"cannot capture Net .*test_torch_training.py:\d+: Could not guard"):
+        ash.from_torch(Net(_chosen), (example(),))
+
+
+# -- losses of sequences
+
+
+def _aligned(net: Any, x: Tensor) -> Tensor:
+    """Labels padded, one behind the other, selected out of padded ones, and of one sequence."""
+    frames, counts = torch.tensor([6, 4, 5, 3]), torch.tensor([2, 1, 0, 3])
+    held = torch.arange(3) < counts[:, None]
+    labels = torch.tensor([[1, 1, -1], [2, 0, 0], [-1, -1, -1], [2, 1, 2]])
+    weights = torch.stack([net.w, -net.w, net.w.roll(1, 0), net.w * net.scale])
+    log_probs = torch.einsum("fi, nic -> fnc", x, weights).log_softmax(-1)
+    own = torch.nn.CTCLoss(zero_infinity=True)(log_probs, labels, frames, counts)
+    behind = F.ctc_loss(log_probs, torch.tensor([1, 1, 2, 2, 1]), (6, 5, 5, 4), (2, 1, 0, 2), reduction="sum")
+    chosen = F.ctc_loss(log_probs, labels.masked_select(held), frames, counts, zero_infinity=True, reduction="none")
+    alone = F.ctc_loss(log_probs[:, 0], labels[0, :2], torch.tensor(6), torch.tensor(2), reduction="none")
+    return own + behind + chosen.square().sum() / 9 + alone + net.v.sum()
+
+
+@pytest.mark.parametrize("mesh", ["", "dp=2 tp=3"])
+def test_labels_are_aligned_as_in_torch(mesh: str) -> None:
+    check_step(Net(_aligned), (example(),), steps=2, mesh=mesh)
+
+
+def _counted(net: Any, x: Tensor) -> Tensor:
+    kinds = (x * 2).abs().long().flatten()
+    counts, sums = torch.bincount(kinds, minlength=9), kinds.bincount(x.flatten(), 9)
+    return (counts + sums)[:3] @ net.w[0] + (torch.bincount(kinds, kinds, 9) @ torch.arange(9.0).double()) * net.scale
+
+
+def test_bins_are_counted_as_many_as_are_asked_for() -> None:
+    x = example()
+    model = check_step(Net(_counted), (x,))
+    assert (x * 2).abs().max() < 9
+    with pytest.raises(ShapeError, match=r"indices from \d to \d\d, but the axis has places 0..8"):
+        model.traced(np.asarray(x * 9))
 
 
 # -- functions that say their gradients

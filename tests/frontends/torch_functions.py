@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -73,3 +74,17 @@ def check_gradients(functions: Functions, *tensors: torch.Tensor, rtol: float = 
             zero = np.zeros(value.type.shape)
             message = f"gradient of {name} for {value.name}"
             np.testing.assert_allclose(got + zero, zero if want is None else want, rtol, atol, err_msg=message)
+
+
+def asserted(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """Checks as models have them; here, as pytest writes the asserts of tests anew."""
+    assert (x < 100).all(), "too large"
+    assert not x.isnan().any() and net.w.isfinite().all()
+    if x.dim() != 2 or not (x > -100).all() or x.max().item() > 100:
+        text = "too small"
+        raise ValueError(text)
+    if (x.sum() > 100).item():
+        warnings.warn("large")  # noqa: B028
+    else:
+        net.mean.add_(1)
+    return (x @ net.w + net.mean).sum()

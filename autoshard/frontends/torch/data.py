@@ -6,37 +6,18 @@ numbers are replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 from autoshard.util.errors import GraphError
 
 
-@contextmanager
-def data_as_detached() -> Iterator[None]:
-    """Say it so, in this thread."""
-    with _mode()():
-        yield
-
-
-@cache
-def _mode() -> Any:
+def data_functions() -> dict[Any, Callable]:
+    """What stands for reading and setting it."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
     data: Any = torch.Tensor.data
-
-    class DataAsDetached(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func == data.__get__:
-                return args[0].detach()
-            if func == data.__set__:
-                return _replace(*args)
-            return func(*args, **(kwargs or {}))
-
-    return DataAsDetached
+    return {data.__get__: lambda tensor, *_: tensor.detach(), data.__set__: _replace}
 
 
 def _replace(tensor: Any, new: Any) -> None:

@@ -18,14 +18,13 @@ from typing import Any
 from autoshard import ops
 from autoshard.core.enumerate import divisors
 from autoshard.core.tensortype import dtype
+from autoshard.frontends.torch.markers import marker
 from autoshard.frontends.torch.patch import Patch
 from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.util.errors import ShapeError
 
-_SCHEMAS = (
-    "to_experts(Tensor x, Tensor chosen, int experts, int blocks, int room) -> Tensor",
-    "from_experts(Tensor rows, Tensor chosen, Tensor gates, int blocks, int room) -> Tensor",
-)
+_TO_EXPERTS = "to_experts(Tensor x, Tensor chosen, int experts, int blocks, int room) -> Tensor"
+_FROM_EXPERTS = "from_experts(Tensor rows, Tensor chosen, Tensor gates, int blocks, int room) -> Tensor"
 UNIFORM = 1.0
 """The capacity factor at which each expert has room for its equal share."""
 _NEAR = 1.01
@@ -103,14 +102,14 @@ def _experts(module: Any, hidden_states: Any, top_k_index: Any, top_k_weights: A
     """What transformers' experts compute, for tokens [t, d], chosen experts [t, k] and their gates [t, k]."""
     experts, tokens = module.num_experts, hidden_states.shape[0]
     blocks, room = cut_tokens(tokens, top_k_index.shape[1], experts, _FACTOR.get())
-    rows = _markers().to_experts.default(hidden_states, top_k_index, experts, blocks, room)
+    rows = marker(_TO_EXPERTS, _to_experts)(hidden_states, top_k_index, experts, blocks, room)
     up = "gate_up_proj" if module.has_gate else "up_proj"
     wide = _product(module, rows, up)
     wide = module._apply_gate(wide) if module.has_gate else module.act_fn(wide)
     rows = _product(module, wide, "down_proj")
     if getattr(module, "has_post_expert_norm", False):
         rows = module.post_expert_norm(rows)
-    made = _markers().from_experts.default(rows, top_k_index, top_k_weights, blocks, room)
+    made = marker(_FROM_EXPERTS, _from_experts)(rows, top_k_index, top_k_weights, blocks, room)
     return made.to(hidden_states.dtype)
 
 
@@ -119,23 +118,6 @@ def _product(module: Any, rows: Any, name: str) -> Any:
     weight = getattr(module, name)
     made = rows @ (weight if module.is_transposed else weight.transpose(1, 2))
     return made + getattr(module, f"{name}_bias")[:, None] if module.has_bias else made
-
-
-@lru_cache(maxsize=1)
-def _markers() -> Any:
-    """The namespace of the two operators in torch.ops, filled when it is first asked for."""
-    import torch
-
-    library = torch.library.Library("autoshard", "FRAGMENT")
-    _KEPT.append(library)
-    for schema, run in zip(_SCHEMAS, (_to_experts, _from_experts), strict=True):
-        library.define(schema)
-        library.impl(schema.partition("(")[0], run, "CompositeExplicitAutograd")
-    return torch.ops.autoshard
-
-
-_KEPT: list[Any] = []
-"""A library is gone from torch when it is collected."""
 
 
 def _to_experts(x: Any, chosen: Any, experts: int, blocks: int, room: int) -> Any:

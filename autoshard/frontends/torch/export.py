@@ -15,7 +15,6 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
-from autoshard.frontends.torch.data import data_as_detached
 from autoshard.frontends.torch.distributions import distributions_as_given
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
@@ -23,6 +22,7 @@ from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.hooks import without_hooks
 from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
+from autoshard.frontends.torch.instead import functions_instead
 from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.masks import masks_as_given
 from autoshard.frontends.torch.no_grad import inference_as_no_grad, no_grad_in_autocast
@@ -30,6 +30,7 @@ from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
+from autoshard.frontends.torch.value_checks import numbers_as_checked
 from autoshard.frontends.torch.values import without_values
 from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 
@@ -63,7 +64,7 @@ def seed_torch(seed: int) -> None:
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
     distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks, without_values,
-    data_as_detached,
+    functions_instead, numbers_as_checked,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
@@ -161,6 +162,7 @@ _ADVICE = {
 
 _FOR_TORCH_DEVELOPERS = (
     "consider using data-dependent friendly APIs",
+    "Caused by: (",
     "For more information, run with TORCH_LOGS",
     "For extended logs when",
     "If you suspect the guard",

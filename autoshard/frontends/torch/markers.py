@@ -6,7 +6,7 @@ pass (see `autoshard.ops.custom_gradient`). To torch they are functions that cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,14 +24,24 @@ _SCHEMAS = (
 @cache
 def markers() -> Any:
     """The namespace of the markers in torch.ops, which is filled when it is first asked for."""
+    for schema, run in zip(_SCHEMAS, (_copy, _copy, _copies), strict=True):
+        marker(schema, run)
+    import torch
+
+    return torch.ops.autoshard
+
+
+@cache
+def marker(schema: str, run: Callable) -> Any:
+    """An operator of autoshard in torch.ops; `run` makes results of its shapes and types, with numbers or without."""
     import torch
 
     library = torch.library.Library("autoshard", "FRAGMENT")
     _KEPT.append(library)
-    for schema, run in zip(_SCHEMAS, (_copy, _copy, _copies), strict=True):
-        library.define(schema)
-        library.impl(schema.partition("(")[0], run, "CompositeExplicitAutograd")
-    return torch.ops.autoshard
+    library.define(schema)
+    name = schema.partition("(")[0]
+    library.impl(name, run, "CompositeExplicitAutograd")
+    return getattr(torch.ops.autoshard, name).default
 
 
 _KEPT: list[Any] = []

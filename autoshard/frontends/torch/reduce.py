@@ -226,4 +226,4 @@ def _(call: Call, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> An
 
 @translates("aten.bincount.default")
 def _(call: Call, x: Any, weights: Any = None, minlength: int = 0) -> Any:
-    call.refuse("the number of bins depends on the data; torch.histc with bounds has a fixed number")
+    call.refuse("the number of bins depends on the data; import the module itself, with `minlength`")

@@ -1,0 +1,37 @@
+"""Functions of torch said otherwise while a module is captured, because nothing knows the values they ask for.
+
+One mode of torch looks up each function that is called; what is not in the tables runs as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from autoshard.frontends.torch.counts import count_functions
+from autoshard.frontends.torch.ctc import ctc_functions
+from autoshard.frontends.torch.data import data_functions
+from autoshard.frontends.torch.value_checks import check_functions
+
+
+@contextmanager
+def functions_instead() -> Iterator[None]:
+    """Say them so, in this thread."""
+    with _mode()():
+        yield
+
+
+@cache
+def _mode() -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    table: dict[Any, Callable] = {**data_functions(), **check_functions(), **ctc_functions(), **count_functions()}
+
+    class FunctionsInstead(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            call: Callable = table.get(func, func)
+            return call(*args, **(kwargs or {}))
+
+    return FunctionsInstead
