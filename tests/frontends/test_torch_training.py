@@ -346,6 +346,28 @@ def test_bins_are_counted_as_many_as_are_asked_for() -> None:
         model.traced(np.asarray(x * 9))
 
 
+def _apart(net: Any, x: Tensor) -> Tensor:
+    """Each row against the others, and a buffer that is changed, which makes torch take the graph apart."""
+    near = net.v @ net.v.t()
+    near.fill_diagonal_(-1e9)
+    net.mean.copy_(x.mean(0)[:3])
+    cube = (net.w[:3, :3, None] * net.w[:3, None, :]).fill_diagonal_(0)
+    return near.logsumexp(-1).sum() + net.w.clone().fill_diagonal_(2).square().sum() + cube.sigmoid().sum()
+
+
+def _on_grid(net: Any, x: Tensor) -> Tensor:
+    scale, zero = torch.tensor([0.05, 0.2, 0.4]), torch.tensor([0, 3, -2], dtype=torch.int32)
+    w = torch.fake_quantize_per_channel_affine(net.w, scale, zero, 1, -8, 7)
+    h = torch.fake_quantize_per_tensor_affine(x @ w + net.v, 0.03, 20, 0, 63)
+    both = torch.fake_quantize_per_tensor_affine(h * net.scale, scale[1], zero[1], 0, 15)
+    return h.sum() + both.square().sum()
+
+
+@pytest.mark.parametrize("loss", [_apart, _on_grid])
+def test_what_torch_says_by_memory_or_by_masks_learns_as_in_torch(loss: Callable[..., Tensor]) -> None:
+    check_step(Net(loss), (example(),), steps=2)
+
+
 # -- functions that say their gradients
 
 

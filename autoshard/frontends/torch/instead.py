@@ -13,6 +13,7 @@ from typing import Any
 from autoshard.frontends.torch.counts import count_functions
 from autoshard.frontends.torch.ctc import ctc_functions
 from autoshard.frontends.torch.data import data_functions
+from autoshard.frontends.torch.diagonals import diagonal_functions
 from autoshard.frontends.torch.value_checks import check_functions
 
 
@@ -27,11 +28,12 @@ def functions_instead() -> Iterator[None]:
 def _mode() -> Any:
     from torch.overrides import TorchFunctionMode
 
-    table: dict[Any, Callable] = {**data_functions(), **check_functions(), **ctc_functions(), **count_functions()}
+    tables = (data_functions(), check_functions(), ctc_functions(), count_functions(), diagonal_functions())
+    table: dict[Any, Callable] = {func: instead for one in tables for func, instead in one.items()}
 
     class FunctionsInstead(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            call: Callable = table.get(func, func)
+            call = table.get(func) or func
             return call(*args, **(kwargs or {}))
 
     return FunctionsInstead
