@@ -310,6 +310,55 @@ def test_a_branch_that_does_more_than_check_is_refused() -> None:
         ash.from_torch(Net(_chosen), (example(),))
 
 
+def _branching(net: Any, x: Tensor) -> Tensor:
+    """What is set before, in both branches alone, as a help inside of one, and two branches in a row."""
+    y = x @ net.w
+    if net.v.abs().max() > 0.1:
+        most = 0.5
+        y = torch.clamp(y, -most, most)
+    if y.dim() == 2 and not (y.abs() < 1e-9).all():
+        y = y * net.scale
+    if (x > 1).any():
+        z = y.exp()
+    elif x.sum() == 0:
+        z = y + 1
+    else:
+        z = y.sin()
+    return (z + net.mean).sum()
+
+
+def _called(net: Any, x: Tensor) -> Tensor:
+    y, bag = x @ net.w, torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(3)})
+    if (y > 0).any():
+        y = bag.norm(y)
+    return y.sum()
+
+
+def _listed(net: Any, x: Tensor) -> Tensor:
+    y, others = x @ net.w, [x]
+    if (y > 0).any():
+        y = y + others.pop().sum()
+    return y.sum()
+
+
+def test_branches_that_set_variables_are_choices() -> None:
+    model = check_step(Net(_branching), (example(),), steps=2, mesh="dp=2 tp=3")
+    for x in (example() * 0, example().abs() * 9):
+        found = ash.from_torch(model.module, (x,)).traced(x.numpy())["loss"]
+        np.testing.assert_allclose(found, model.module(x)["loss"].item(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [(_called, "calls 'norm' of ModuleDict, which may change it"), (_listed, "The module asks for a tensor's values")],
+)
+def test_branches_that_may_change_others_are_refused(loss: Callable[..., Tensor], told: str) -> None:
+    code = loss.__code__
+    with pytest.raises(ParseError, match=told):
+        ash.from_torch(Net(loss), (example(),))
+    assert loss.__code__ is code
+
+
 # -- losses of sequences
 
 

@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
+from autoshard.frontends.torch.branches import with_branches
 from autoshard.frontends.torch.distributions import distributions_as_given
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
@@ -114,7 +115,7 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
         )
     try:
         try:
-            return _captured(target, args, kwargs)
+            return with_branches(lambda: _captured(target, args, kwargs))
         except Exception as error:
             if not takes_inner_gradients(error):
                 raise

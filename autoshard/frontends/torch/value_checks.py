@@ -85,9 +85,14 @@ def _passed() -> bool | None:
 
 def _asking(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of a module's code, not of what captures it."""
-    while frame is not None and frame.f_code.co_filename.startswith(_capturing()):
+    while frame is not None and is_capturing(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def is_capturing(file: str) -> bool:
+    """Whether code captures modules, not of theirs."""
+    return file.startswith(_capturing())
 
 
 @cache

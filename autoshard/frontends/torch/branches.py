@@ -1,0 +1,292 @@
+"""Branches on a tensor's value that do nothing but set variables, as a choice between what both branches set.
+
+    if not torch.isfinite(h).all():          h = torch.where(asked, torch.clamp(h, -most, most), h)
+        h = torch.clamp(h, -most, most)
+
+A module is captured as it is; where that fails at such an `if`, its function runs with another code and it is captured
+again. That code does the same for values that are known. What else a branch may do (calls of other modules, changes in
+place, `return`) has to happen in one of them alone, and stays refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import linecache
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from functools import cache
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from autoshard.frontends.torch.value_checks import is_capturing
+
+_PURE = frozenset(("torch", "F", "nn", "math"))
+"""Names of packages whose functions only compute."""
+_BUILTINS = frozenset(("abs", "float", "int", "len", "max", "min", "range", "tuple"))
+_HERE = f"__import__({__name__!r}, fromlist=('*',))"
+_MOST = 32
+"""Branches of one module that are said so, one after the other."""
+
+
+def with_branches(capture: Callable[[], Any]) -> Any:
+    """What `capture` makes, with branches that it fails at said as choices.
+
+    Raises:
+        Exception: what `capture` raises, where it is no such branch.
+    """
+    lines: dict[tuple[str, str, int], set[int]] = {}
+    with ExitStack() as stack:
+        for _ in range(_MOST):
+            try:
+                return capture()
+            except Exception as error:
+                found = _failed_at(error)
+                if found is None:
+                    raise
+                frame, line = found
+                code = frame.f_code
+                # Of a code that was exchanged, the function is told by its name and first line.
+                asked = lines.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), set())
+                changed = None if line in asked else _choosing(code, {*asked, line})
+                if changed is None:
+                    raise
+                asked.add(line)
+                stack.enter_context(_exchanged(code, changed, frame.f_globals))
+        return capture()
+
+
+def _failed_at(error: Exception) -> tuple[FrameType, int] | None:
+    """The frame and line of a module that asked for a value which nothing knows."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return None
+    walked = [*traceback.walk_tb(error.__traceback__)]
+    return next((one for one in reversed(walked) if not is_capturing(one[0].f_code.co_filename)), None)
+
+
+def _choosing(code: CodeType, lines: set[int]) -> CodeType | None:
+    """The function's code with choices in the place of the branches at these lines; None where one cannot be so."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except SyntaxError:
+        return None
+    rewriting = _BranchRewriter(tree, lines)
+    tree = ast.fix_missing_locations(rewriting.visit(tree))
+    if rewriting.done != lines:
+        return None
+    return next(_codes(compile(tree, code.co_filename, "exec", dont_inherit=True), code), None)
+
+
+def _codes(inside: CodeType, like: CodeType) -> Iterator[CodeType]:
+    """The codes of a file's function that another code is of."""
+    for one in inside.co_consts:
+        if isinstance(one, CodeType):
+            known = (one.co_qualname, one.co_firstlineno, one.co_freevars)
+            if known == (like.co_qualname, like.co_firstlineno, like.co_freevars):
+                yield one
+            yield from _codes(one, like)
+
+
+@contextmanager
+def _exchanged(code: CodeType, other: CodeType, variables: dict[str, Any]) -> Iterator[None]:
+    """Let all functions of a code have the other one."""
+    functions = _functions(code, variables)
+    for one in functions:
+        one.__code__ = other
+    try:
+        yield
+    finally:
+        for one in functions:
+            one.__code__ = code
+
+
+def _functions(code: CodeType, variables: dict[str, Any]) -> list[FunctionType]:
+    """The functions of a code: those that Python's collector knows, and what its file calls so."""
+    found: Any = variables.get(code.co_qualname.partition(".")[0])
+    for name in code.co_qualname.split(".")[1:]:
+        found = vars(found).get(name) if isinstance(found, type) else None
+    candidates = [*gc.get_referrers(code)]
+    while found is not None:
+        candidates.append(found)
+        found = getattr(found, "__wrapped__", None)
+    known = {id(one): one for one in candidates if isinstance(one, FunctionType) and one.__code__ is code}
+    return list(known.values())
+
+
+class _BranchRewriter(ast.NodeTransformer):
+    """Writes branches at these lines as choices; `done` are the lines of those that can be."""
+
+    def __init__(self, tree: ast.AST, lines: set[int]) -> None:
+        branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and node.test.lineno in lines]
+        self.done = {node.test.lineno for node in branches if all(map(_only_sets, (*node.body, *node.orelse)))}
+
+    def visit_If(self, node: ast.If) -> Any:
+        line, statements = node.test.lineno, [*node.body, *node.orelse]
+        takes = line in self.done
+        names = sorted({name for one in statements for name in _targets(one)}) if takes else []
+        # What is done in any case, and has to change nothing, is looked at once more when it is known what is called.
+        yes_too, no_too = (self.both_ways(part) if takes else [] for part in (node.body, node.orelse))
+        self.generic_visit(node)
+        if not takes:
+            return node
+        asked, before, yes = (f"_{word}_at_{line}" for word in ("asked", "before", "yes"))
+        kept = f"{_HERE}.held(locals(), {tuple(names)!r})"
+        back = [f"{name} = {before}.get({name!r}, {name})" for name in names]
+        chosen = [f"{name} = {_HERE}.chosen({asked}, {yes}, {before}, locals(), {name!r})" for name in names]
+        test: Any = _written(f"{asked} = None", line)[0]
+        test.value = _condition(node.test)
+        choice: Any = _written(f"if {_HERE}.unknown({asked}): pass\nelif {asked}: pass\nelse: pass", line)[0]
+        known: Any = choice.orelse[0]
+        known.body, known.orelse = node.body, node.orelse or known.orelse
+        taken = [*_written(f"{before} = {kept}", line), *yes_too, *_written(f"{yes} = {kept}", line)]
+        choice.body = [*taken, *_written("\n".join(back), line), *no_too, *_written("\n".join(chosen), line)]
+        return [test, choice]
+
+    def both_ways(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """A copy of a branch that is done whatever the condition says."""
+        block = ast.Module([_Checked().visit(deepcopy(one)) for one in statements], [])
+        return self.generic_visit(block).body  # type: ignore[attr-defined]
+
+
+class _Checked(ast.NodeTransformer):
+    """Asks of calls whether they are of a tensor, or of torch."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute):
+            asking: Any = _written(f"{_HERE}.computing(0, {node.func.attr!r})", node.lineno)[0]
+            asking.value.args[0] = node.func.value
+            node.func.value = asking.value
+        return node
+
+
+def _written(text: str, line: int) -> list[ast.stmt]:
+    """Statements that stand in a line of the file."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
+    return tree.body
+
+
+def _condition(test: ast.expr) -> ast.expr:
+    """A condition whose last part may be a tensor."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        call: Any = ast.parse(f"{_HERE}.negated(0)", mode="eval").body
+        call.args = [_condition(test.operand)]
+        return call
+    if isinstance(test, ast.BoolOp):
+        first, *others = test.values
+        rest = _condition(others[0] if len(others) == 1 else ast.BoolOp(test.op, others))
+        if isinstance(test.op, ast.And):
+            return ast.IfExp(first, rest, ast.Constant(False))
+        return ast.IfExp(first, ast.Constant(True), rest)
+    return test
+
+
+def _only_sets(statement: ast.stmt) -> bool:
+    """Whether a statement computes and sets variables, and changes nothing else."""
+    if isinstance(statement, ast.Pass):
+        return True
+    if isinstance(statement, ast.If):
+        return all(map(_pure, ast.walk(statement.test))) and all(map(_only_sets, (*statement.body, *statement.orelse)))
+    plain = isinstance(statement, ast.Assign) and all(isinstance(one, ast.Name) for one in statement.targets)
+    return plain and all(map(_pure, ast.walk(statement)))
+
+
+def _pure(node: ast.AST) -> bool:
+    if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Lambda):
+        return False
+    if not isinstance(node, ast.Call):
+        return True
+    root, names = node.func, []
+    while isinstance(root, ast.Attribute):
+        names.append(root.attr)
+        root = root.value
+    if any(name.endswith("_") for name in names) or any(one.arg == "out" for one in node.keywords):
+        return False
+    if isinstance(root, ast.Name) and root.id in (_PURE if names else _BUILTINS):
+        return True
+    return bool(names) and names[0] in _methods()
+
+
+@cache
+def _methods() -> frozenset[str]:
+    """What tensors can be asked for; others' methods may change what they belong to."""
+    import torch
+
+    return frozenset(dir(torch.Tensor))
+
+
+def _targets(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+# -- what the codes call
+
+
+def unknown(asked: Any) -> bool:
+    """Whether a condition is a tensor whose value nobody knows while a module is captured."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(asked, FakeTensor | FunctionalTensor)
+
+
+def computing(owner: Any, name: str) -> Any:
+    """What a function of a branch belongs to, if it can only compute.
+
+    Raises:
+        TypeError: it may change what it belongs to.
+    """
+    import torch
+
+    package = owner.__name__ if isinstance(owner, ModuleType) else ""
+    # Of this module are the functions that a branch inside of the branch is made of.
+    if isinstance(owner, torch.Tensor) or package == __name__ or package.partition(".")[0] in ("torch", "math"):
+        return owner
+    raise TypeError(
+        f"a branch on a tensor's value calls {name!r} of {type(owner).__name__}, which may change it: choose by "
+        "torch.where or torch.cond"
+    )
+
+
+def negated(asked: Any) -> Any:
+    return asked.logical_not() if unknown(asked) else not asked
+
+
+def held(variables: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The variables of these names that there are."""
+    return {name: variables[name] for name in names if name in variables}
+
+
+def chosen(asked: Any, yes: dict[str, Any], before: dict[str, Any], no: dict[str, Any], name: str) -> Any:
+    """A variable as one branch or the other sets it; what only one of them has is a help inside of it."""
+    import torch
+
+    one, other = yes.get(name), no.get(name)
+    if name not in before and (name not in yes or one is other) or one is other:
+        return other
+    if not isinstance(one, torch.Tensor) and type(one) is type(other) and one == other:
+        return one
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and _alike(one, other):
+        return torch.where(asked.bool().reshape(()), one, other)
+    raise TypeError(
+        f"a branch on a tensor's value makes {name!r} {_kind(one)}, where it is {_kind(other)} else: it has to be a "
+        "tensor of one shape and type in both"
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return repr(value) if shape is None else f"{value.dtype} {tuple(shape)}"
