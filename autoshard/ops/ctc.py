@@ -98,8 +98,11 @@ def ctc_loss_grad(g, log_probs, labels, frames, counts, *, blank=0, zero_infinit
     emitted, skips = _states(x, labels, blank)
     before = _forward(emitted, skips)
     losses = _losses(before, frames, counts)
-    with np.errstate(invalid="ignore", over="ignore"):
-        share = np.exp(before + _backward(emitted, skips, frames, counts) + losses[:, None])
+    with np.errstate(invalid="ignore"):
+        paths = before + _backward(emitted, skips, frames, counts)
+        # Of each frame they are shares of all paths: dividing by their own sum, rounding of long sequences drops out.
+        share = np.exp(paths - np.max(paths, 2, keepdims=True))
+        share = share / np.sum(share, 2, keepdims=True)
     slope = -_by_class(share, _classes(labels, blank), x.shape[2])
     if normalized:
         slope = np.exp(x) + slope
