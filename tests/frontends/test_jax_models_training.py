@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import autoshard as ash
 from autoshard import nn, optim
+from autoshard.ir.verify import verify
 from autoshard.pipeline import plan_pipeline
+from autoshard.transform.recompute import kept
 from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
@@ -207,6 +210,79 @@ def test_gradients_that_are_stopped_stay_stopped() -> None:
     same_state(model, 1e-4)
     free = ash.from_jax(stopped, X, params={"w": floats(1, 8, 6)})
     assert "StopGradient" not in [node.op.name for node in free.traced.graph.nodes]
+
+
+def feedforward(params: Any, x: jax.Array) -> jax.Array:
+    hidden = checkpoint_name(jax.nn.gelu(x @ params["up"]), "hidden")
+    return x + jax.nn.gelu(hidden) @ params["down"]
+
+
+def layers(function: Any) -> Any:
+    def run(params: Any, x: jax.Array) -> jax.Array:
+        for one in params:
+            x = function(one, x)
+        return (x**2).mean()
+
+    return run, [{"up": floats(i, 8, 12), "down": floats(i + 3, 12, 8)} for i in range(3)]
+
+
+def scanned(function: Any) -> Any:
+    def run(params: Any, x: jax.Array) -> jax.Array:
+        return (jax.lax.scan(lambda carried, one: (function(one, carried), None), x, params["blocks"])[0] ** 2).mean()
+
+    return run, {"blocks": {"up": floats(0, 3, 8, 12), "down": floats(3, 3, 12, 8)}}
+
+
+class Feedforward(linen.Module):
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + linen.Dense(8)(jax.nn.gelu(linen.Dense(12)(x)))
+
+
+class Layers(linen.Module):
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for i in range(3):
+            x = linen.remat(Feedforward)(name=f"layers_{i}")(x)
+        return x
+
+
+def squared(found: jax.Array, *_: Any) -> jax.Array:
+    return (found**2).mean()
+
+
+policies = jax.checkpoint_policies
+CHECKPOINTED = {  # the model; what is kept, or None; scopes that have operators made again
+    "functions": (lambda: layers(jax.checkpoint(feedforward)), {"add"}, "checkpoint_{}."),
+    "a jitted function": (lambda: layers(jax.jit(jax.checkpoint(feedforward))), {"add"}, "checkpoint_{}."),
+    "scanned": (lambda: scanned(jax.checkpoint(feedforward)), None, "blocks.{}.checkpoint_0."),
+    "products saved": (
+        lambda: layers(jax.checkpoint(feedforward, policy=policies.dots_saveable)), {"add", "dot_general"},
+        "checkpoint_{}.",
+    ),
+    "by name": (
+        lambda: layers(jax.checkpoint(feedforward, policy=policies.save_only_these_names("hidden"))), {"add", "mul"},
+        "checkpoint_{}.",
+    ),
+    "modules": (lambda: (Layers(), Layers().init(jax.random.key(0), X)), {"add"}, "layers_{}."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_what_a_checkpoint_computes_is_made_again(name: str) -> None:
+    made, held, scope = CHECKPOINTED[name]
+    function, params = made()
+    loss = squared if isinstance(function, Layers) else "output"
+    model = ash.from_jax(function, X, params=params, loss=loss, optimizer=optax.sgd(0.1))
+    graph = model.step.graph
+    verify(graph)
+    again = {node.label for node in graph.nodes if node.label.endswith(".again")}
+    assert all(any(one.startswith(scope.format(i)) for one in again) for i in range(3))
+    stays = [node for node in kept(graph) if "checkpoint" in node.label or "layers" in node.label]
+    assert held is None or {node.label.split(".")[-1].rstrip("_0123456789") for node in stays} == held
+    assert ("dot_general" in {one.split(".")[-2] for one in again}) == ("products" not in name)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
+    same_state(model)
 
 
 @jax.custom_vjp

@@ -16,6 +16,7 @@ from jax.extend.core.primitives import stop_gradient_p
 from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 
+from autoshard.frontends.jax.checkpoints import with_checkpoints
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.load import from_stablehlo
 
@@ -47,7 +48,8 @@ def capture(function: Callable, leaves: Sequence[Any], marked: bool = False) -> 
     Args:
         function: of arrays, to any pytree of arrays.
         leaves: arrays or jax.ShapeDtypeStruct.
-        marked: whether places that stop gradients are kept, as custom calls to `STOPPED`.
+        marked: whether places that stop gradients are kept, as custom calls to `STOPPED`, and what `jax.checkpoint`
+            makes again, as scopes.
 
     Raises:
         ShapeError: the function's shapes are not all known.
@@ -61,12 +63,14 @@ def capture(function: Callable, leaves: Sequence[Any], marked: bool = False) -> 
         return found
 
     traced = jax.jit(flat, keep_unused=True).trace(*leaves)
+    own = dict.fromkeys(_own(traced.jaxpr.jaxpr))
+    if marked:
+        traced = with_checkpoints(traced)
     token = _MARKING.set(marked)
     try:
         lowered = traced.lower()
     finally:
         _MARKING.reset(token)
-    own = dict.fromkeys(_own(traced.jaxpr.jaxpr))
     return Captured(from_stablehlo(lowered), shapes[0], tuple(own))
 
 

@@ -37,6 +37,7 @@ from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.along_batches import along_batches
+from autoshard.transform.recompute import recompute
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.transform.unroll import unrolled
@@ -212,12 +213,14 @@ class JaxModel(KeptModel):
         if self.gradients == "jax":
             return self._step_by_jax()
         try:
-            return train_step(
+            made = train_step(
                 self._named(self.construct), self.optimizer, *self._data.values(), name=self.name,
                 rewrite=lambda graph, keep: plainly_written(unrolled(graph), keep),
             )  # fmt: skip
         except NoGradientError as error:
             raise NoGradientError(f"{error}; or give from_jax gradients='jax'") from None
+        again = self._replay.checkpoints.made_again(made.graph)
+        return replace(made, traced=replace(made.traced, graph=recompute(made.graph, again))) if again else made
 
     def _step_by_jax(self) -> TrainStep:
         if self.optimizer.scaling is not None:

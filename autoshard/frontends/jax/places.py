@@ -16,6 +16,7 @@ from autoshard.util.source import Source
 
 _WRAPPED = re.compile(r"(?:jvp|vmap|transpose|checkpoint|remat)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
+_OF_JAX = ("while", "body", "cond", "closed_call", "core_call", "checkpoint")
 # Frames inside of these packages are not the user's.
 _LIBRARIES = ("/flax/", "/jax/", "/optax/", "/jaxlib/", "/autoshard/frontends/", "<")
 
@@ -33,18 +34,16 @@ class NodeLocations:
         self.locations = Locations()
         self._known: dict[Any, tuple[list[str], Source | None]] = {}
 
-    def of(self, node: Node, around: str) -> tuple[str, Source | None]:
-        """The path of a node and its line; `around` is the path of the call that it is reached by."""
+    def of(self, node: Node) -> tuple[list[str], Source | None]:
+        """The names around a node, but for those of calls that it is reached by, and its line."""
         op = self.operations.get(node)
         if op is None:
-            return around, None
+            return [], None
         location = op.location
         found = self._known.get(location)
         if found is None:
             found = self._known[location] = self._read(location)
-        words, source = found
-        path = ".".join(words)
-        return (f"{around}.{path}" if around and path else around or path), source
+        return found
 
     def _read(self, location: Any) -> tuple[list[str], Source | None]:
         words = _scopes(name_text(location))
@@ -62,7 +61,7 @@ def _scopes(text: str) -> list[str]:
         while match is not None:
             part = match[1]
             match = _WRAPPED.fullmatch(part)
-        if _NAME.fullmatch(part) and part not in ("while", "body", "cond", "closed_call", "core_call"):
+        if _NAME.fullmatch(part) and part not in _OF_JAX:
             words.append(part)
     return words
 

@@ -7,11 +7,13 @@ where there are none, after the parameter that it reads. It comes from the inner
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from autoshard.frontends.jax.capture import STOPPED
+from autoshard.frontends.jax.checkpoints import CheckpointRun, Checkpoints, Words, run_of
 from autoshard.frontends.jax.places import NodeLocations
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.ir.graph import Node, Value
@@ -42,8 +44,61 @@ class Replay:
         graph = self.imported.graph
         held = {value: _tensor(recorder, one) for value, one in zip(graph.inputs, tensors, strict=True)}
         run = _Replaying(self, recorder)
-        run.nodes(graph.nodes, held, "", None)
+        run.nodes(graph.nodes, held, Surroundings())
         return [held[value] for value in graph.outputs]
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """What tells apart the operators that each checkpoint makes again."""
+        return Checkpoints.of(self._placed(self.imported.graph.nodes, Surroundings()))
+
+    def _placed(self, nodes: Iterable[Node], around: Surroundings) -> Iterator[tuple[Words, CheckpointRun | None]]:
+        for node in nodes:
+            here = self.at(node, around)
+            if is_call(node):
+                yield from self._placed(self.called(node).nodes, here.inside(node))
+                continue
+            if node.operands:  # constants stand at the checkpoint itself
+                yield here.words, here.run
+            for region in node.regions:
+                yield from self._placed(region.nodes, here.inside(node))
+
+    def at(self, node: Node, around: Surroundings) -> Surroundings:
+        """Where a node stands."""
+        words, line = self.places.of(node)
+        words = (*around.words, *words) or (() if is_call(node) else self.owner(node))
+        run = run_of(words, around.words, around.run, around.calls, around.in_loop)
+        return replace(around, words=words, source=line or around.source, run=run)
+
+    def owner(self, node: Node) -> Words:
+        """The words of the first parameter that a node reads directly; none if it reads none."""
+        name = next((self.names[value] for value in node.operands if value in self.names), "")
+        return tuple(filter(None, (name.rpartition(".")[0] or name).split(".")))
+
+    def called(self, node: Node) -> Any:
+        """What a node calls."""
+        return self.imported.graph.functions[node.attrs["callee"]] if node.op.name in CALLS else node.regions[0]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where nodes stand: the names of what is around them, the user's line, the run of a checkpoint, and the calls that
+    they are reached by."""
+
+    words: Words = ()
+    source: Any = None
+    run: CheckpointRun | None = None
+    calls: tuple[Node, ...] = ()
+    in_loop: bool = False
+
+    def inside(self, node: Node) -> Surroundings:
+        """Those of what a node calls, or holds."""
+        return replace(self, calls=(*self.calls, node)) if is_call(node) else replace(self, in_loop=True)
+
+
+def is_call(node: Node) -> bool:
+    """Whether what a node calls is written in its place."""
+    return node.op.name in CALLS or node.op.name == "NamedComputation"
 
 
 def _tensor(recorder: Recorder, one: Any) -> TracedTensor:
@@ -52,50 +107,39 @@ def _tensor(recorder: Recorder, one: Any) -> TracedTensor:
 
 class _Replaying:
     def __init__(self, replay: Replay, recorder: Recorder) -> None:
-        self.recorder, self.names = recorder, replay.names
-        self.places, self.functions = replay.places, replay.imported.graph.functions
+        self.replay, self.recorder = replay, recorder
 
-    def nodes(self, nodes: Iterable[Node], held: Known, path: str, source: Any) -> None:
+    def nodes(self, nodes: Iterable[Node], held: Known, around: Surroundings) -> None:
         for node in nodes:
-            here, line = self.places.of(node, path)
-            if node.op.name in CALLS or node.op.name == "NamedComputation":
-                made = self.call(node, held, here, line or source)
-            else:
-                made = self.add(node, held, here or self.owner(node), line or source)
+            here = self.replay.at(node, around)
+            made = self.call(node, held, here) if is_call(node) else self.add(node, held, here)
             held.update(zip(node.results, made, strict=True))
 
-    def call(self, node: Node, held: Known, path: str, source: Any) -> list[TracedTensor]:
+    def call(self, node: Node, held: Known, here: Surroundings) -> list[TracedTensor]:
         """The results of what a node calls, whose nodes are added."""
-        if node.op.name in CALLS:
-            callee = self.functions[node.attrs["callee"]]
-            args, nodes, outputs, inner = callee.inputs, callee.nodes, callee.outputs, {}
-        else:
-            (body,) = node.regions
-            args, nodes, outputs, inner = body.args, body.nodes, body.outputs, dict(held)
+        callee = self.replay.called(node)
+        inner = {} if node.op.name in CALLS else dict(held)
+        args = callee.inputs if node.op.name in CALLS else callee.args
         inner.update(zip(args, (held[value] for value in node.operands), strict=True))
-        self.nodes(nodes, inner, path, source)
-        return [inner[value] for value in outputs]
+        self.nodes(callee.nodes, inner, here.inside(node))
+        return [inner[value] for value in callee.outputs]
 
-    def owner(self, node: Node) -> str:
-        """The path of the first parameter that a node reads directly; '' if it reads none."""
-        name = next((self.names[value] for value in node.operands if value in self.names), "")
-        return name.rpartition(".")[0] or name
-
-    def add(self, node: Node, held: Known, path: str, source: Any) -> Sequence[TracedTensor]:
+    def add(self, node: Node, held: Known, here: Surroundings) -> Sequence[TracedTensor]:
         operands = [held[value] for value in node.operands]
         op, attrs = _plain(node)
-        with self.recorder.at(path, source):  # type: ignore[attr-defined]
-            regions = tuple(self.region(region, held, path, source) for region in node.regions)
+        path = self.replay.checkpoints.path(here.words, here.run)
+        with self.recorder.at(path, here.source):  # type: ignore[attr-defined]
+            regions = tuple(self.region(region, held, here.inside(node)) for region in node.regions)
             made = self.recorder.add(op, operands, attrs, regions)
         if node.given_rule is not None:
             last = self.recorder.builder.nodes.pop()
             self.recorder.builder.nodes.append(replace(last, regions=regions, given_rule=node.given_rule))
         return made
 
-    def region(self, region: Any, held: Known, path: str, source: Any) -> Any:
+    def region(self, region: Any, held: Known, around: Surroundings) -> Any:
         def body(*tensors: TracedTensor) -> list[Value]:
             inner = {**held, **dict(zip(region.args, tensors, strict=True))}
-            self.nodes(region.nodes, inner, path, source)
+            self.nodes(region.nodes, inner, around)
             return [inner[value].value for value in region.outputs]
 
         types = [value.type for value in region.args]
