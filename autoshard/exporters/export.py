@@ -46,9 +46,10 @@ def _sdy(planned: PlannedData) -> str:
     from autoshard.frontends.extra import need_jax
 
     need_jax("exporting a plan as a StableHLO module")
-    from autoshard.exporters.plan_sdy import plan_module
+    from autoshard.exporters.plan_sdy import is_of_module, plan_module
+    from autoshard.exporters.traced_sdy import traced_module
 
-    return str(plan_module(planned))
+    return str(plan_module(planned) if is_of_module(planned) else traced_module(planned))
 
 
 def _mindspore(planned: PlannedData) -> dict[str, Any]:
@@ -84,7 +85,7 @@ FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
     "json": ("the whole plan, which `plan --mode FILE.json` takes up again", _json),
     "dtensor": ("placements of PyTorch's DTensor by qualified names, as JSON", _dtensor),
     "jax": ("PartitionSpecs of inputs, outputs and values, as JSON", _jax),
-    "sdy": ("the StableHLO module with the plan as sdy shardings", _sdy),
+    "sdy": ("a StableHLO module of whole values with the plan as sdy shardings", _sdy),
     "mindspore": ("MindSpore's strategy checkpoint, as JSON", _mindspore),
     "shard": ("MindSpore's shard(...) lines", _lines),
     "model_explorer": ("the graph for Model Explorer, collectives as overlays, as JSON", model_explorer),

@@ -21,9 +21,13 @@ from autoshard.propagate.passes.calls_in import flatten_calls
 from autoshard.propagate.passes.functions import Symbols, callees_first, calls, original_name
 from autoshard.search.planned import PlannedData
 from autoshard.transform.inline import Path, inline_placed
-from autoshard.util.errors import PlanError
 
 _MESH = "mesh"
+
+
+def is_of_module(planned: PlannedData) -> bool:
+    """Whether a plan is of a StableHLO module, not of a model that was traced."""
+    return isinstance(planned.module, Imported)
 
 
 def plan_module(planned: PlannedData) -> Any:
@@ -31,24 +35,14 @@ def plan_module(planned: PlannedData) -> Any:
 
     Terms of sums are not said: a value that is left as terms carries how its dims are split, and what completes it is
     the partitioner's affair.
-
-    Raises:
-        PlanError: the plan is not of a module.
     """
-    imported = planned.module
-    if not isinstance(imported, Imported):
-        raise PlanError(
-            f"cannot export the plan of {planned.graph.name!r} as a StableHLO module: it was not planned from one "
-            "(from_stablehlo, from_jax without params=, or a .mlir file). A model with named parameters or optimizer "
-            "is traced anew: give from_jax the whole function or step, parameters among its arguments, or take --to jax"
-        )
-    return to_module(_work(imported, planned.plan), imported)
+    return to_module(_work(planned.module, planned.plan), planned.module)
 
 
 def _work(imported: Imported, plan: Plan) -> MutableModule:
     graph = imported.graph
     name = _mesh_name(imported.asked, plan.mesh)
-    outputs = tuple(_sharding(layout, name) for layout in plan.outputs)
+    outputs = tuple(layout_sharding(layout, name) for layout in plan.outputs)
     asked = ShardingAnnotations({**imported.asked.meshes, name: plan.mesh}, {}, {graph.name: outputs})
     module = from_graph(graph, asked, imported.order)
     flatten_calls(module)
@@ -58,7 +52,7 @@ def _work(imported: Imported, plan: Plan) -> MutableModule:
     layouts = _layouts(graph, plan)
     for path, val in _values(symbols.functions[graph.name], (), symbols):
         if val.origin is not None and (path, val.origin) in layouts:
-            val.sharding = _sharding(layouts[path, val.origin], name)
+            val.sharding = layout_sharding(layouts[path, val.origin], name)
     loops = [op for function in module.functions for op in _inner(function) if op.name == "While"]
     for loop in loops:
         _settle_invariants(loop)
@@ -141,7 +135,8 @@ def _mesh_name(asked: ShardingAnnotations, mesh: Mesh) -> str:
     return name
 
 
-def _sharding(layout: Layout, name: str) -> Sharding:
+def layout_sharding(layout: Layout, name: str) -> Sharding:
+    """A layout as a closed sharding on the mesh that a module calls `name`."""
     return Sharding(layout.mesh, [DimSharding(refs) for refs in layout.dims], mesh_name=name)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from itertools import chain, repeat
 from pkgutil import iter_modules
 from typing import Any
 
@@ -39,6 +40,7 @@ from autoshard.util.source import Source
 
 _HERE = __name__.rpartition(".")[0]
 _SHARDING, _RULE = "sdy.sharding", "sdy.sharding_rule"
+_NAME = "jax.arg_info"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Known = dict[Any, Value]
 
@@ -162,8 +164,9 @@ class OperationReader:
         self.taken = {}
         block = only_block(op.regions[0], f"the function @{name}")
         known: Known = {}
-        inputs = self.arguments(block, known)
-        for value, attrs in zip(inputs, _dicts(op, "arg_attrs", len(inputs)), strict=True):
+        told = list(_dicts(op, "arg_attrs", len(block.arguments)))
+        inputs = self.arguments(block, known, [one[_NAME].value if _NAME in one else "" for one in told])
+        for value, attrs in zip(inputs, told, strict=True):
             if _SHARDING in attrs:
                 self.ask(value, self.sharding(attrs[_SHARDING]))
         nodes, outputs = self.block(block, known)
@@ -187,10 +190,10 @@ class OperationReader:
     def nodes(self, operations: Iterable[Any], known: Known) -> tuple[Node, ...]:
         return tuple([self.node(op, known) for op in operations])
 
-    def arguments(self, block: Any, known: Known) -> tuple[Value, ...]:
+    def arguments(self, block: Any, known: Known, told: Iterable[str] = ()) -> tuple[Value, ...]:
         values = []
-        for argument in block.arguments:
-            name = argument_name(argument.location) if not self.prefix else ""
+        for argument, own in zip(block.arguments, chain(told, repeat("")), strict=False):
+            name = own or argument_name(argument.location) if not self.prefix else ""
             known[argument] = value = Value(
                 self.type(argument.type), self.unique(name) if name else self.named(argument)
             )

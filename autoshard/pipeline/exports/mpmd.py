@@ -27,9 +27,9 @@ from autoshard.engines.standalone_stages import PieceSpec, Place, RouteSpec, Val
 from autoshard.ir.graph import Value
 from autoshard.pipeline.exports.mpmd_bodies import Function, MpmdBody, body_of, example, laid, mpmd_context, traced
 from autoshard.pipeline.exports.mpmd_text import Fragment, MeshTensor, MpmdText, sharding_of
-from autoshard.pipeline.exports.one_device import one_device_program
 from autoshard.pipeline.exports.stage_spec import StagesSpec, named_spec
 from autoshard.pipeline.planned.data import PipelineData
+from autoshard.search.one_device import one_device_program
 
 _HALVES = {"I": "split_keep_transferred", "W": "split_drop_transferred"}
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from autoshard.ir.graph import DATA, Graph, Node, Value
-from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
-from autoshard.search import find_mode
-from autoshard.search.problem import Problem
-from autoshard.search.program_price import program_of
+from autoshard.search.one_device import one_device_program
 from autoshard.transform.planned_graph import planned_graph
-from costmodel import preset
-
-
-def one_device_program(graph: Graph) -> Program:
-    """The program of a graph of planned operators (see `planned_graph`) on one device, where no search splits."""
-    graph = replace(graph, roles=(DATA,) * len(graph.inputs), updates={}, cotangents={})
-    hardware = preset("cpu").for_ranks(1)
-    return program_of(find_mode("bfs")(Problem(graph, Mesh.flat(1), hardware)), hardware, ())[0]
 
 
 @dataclass(frozen=True, eq=False)
