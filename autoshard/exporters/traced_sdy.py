@@ -133,7 +133,11 @@ class _Constrained(XlaKernels):
     def __getattr__(self, name: str) -> Callable:
         if name != _CONSTRAINT:
             return super().__getattr__(name)
-        return lambda x, *, of, sharding: _constraint.bind(x, sharding=sharding, mesh=self.sdy_mesh)
+
+        def constrained(x: Any, *, sharding: str | None = None, **_: Any) -> Any:
+            return x if sharding is None else _constraint.bind(x, sharding=sharding, mesh=self.sdy_mesh)
+
+        return constrained
 
 
 _constraint = Primitive("autoshard_constraint")

@@ -285,6 +285,31 @@ def test_what_a_checkpoint_computes_is_made_again(name: str) -> None:
     same_state(model)
 
 
+SKIPPING = {
+    "every second step": lambda: optax.MultiSteps(optax.adam(1e-2, eps=1e-2), 2),
+    "where finite": lambda: optax.apply_if_finite(optax.adam(1e-2, eps=1e-2), 3),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_optimizers_that_skip_steps_have_states_in_parts(name: str) -> None:
+    function, params = layers(feedforward)
+    params = jax.tree.map(lambda one: one / 10, params)
+    optimizer = SKIPPING[name]()
+    model = ash.from_jax(function, X, params=params, loss="output", optimizer=optimizer)
+    planned = ash.plan(model, mesh="dp=2", search="zero1")
+    moments = [value for value in planned.graph.inputs if ".mu." in value.name or "acc_grads" in value.name]
+    assert moments and all(planned.plan.layouts[value].split == 2 for value in moments)
+    states = optimizer.init(params)
+    for x in (X, X * np.nan if "finite" in name else X + 1, X):
+        loss, grads = jax.value_and_grad(function)(params, x)
+        updates, states = optimizer.update(grads, states, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(planned.run(x), loss, 1e-5)
+    for one, wanted in zip(model.state().values(), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(one, wanted, 1e-4, 1e-5)
+
+
 @jax.custom_vjp
 def straight(x: jax.Array) -> jax.Array:
     return jnp.round(x)

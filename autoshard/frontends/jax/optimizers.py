@@ -45,7 +45,7 @@ class OptaxOptimizer:
         states = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in found]
         captured = capture(self._update, [*shapes, *states, *shapes])
         owners = [one.name if one is not None else "" for one in parameters]
-        self._replay = Replay(captured.imported, [*owners, *named, *owners])
+        self._replay = Replay(captured.imported, [*owners, *named, *owners], by_elements=True)
 
     def _update(self, *leaves: Any) -> tuple[list[Any], list[Any]]:
         """New parameters and new states, from gradients, states and parameters."""

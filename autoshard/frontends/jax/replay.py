@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from autoshard import ops
 from autoshard.frontends.jax.capture import STOPPED
 from autoshard.frontends.jax.checkpoints import CheckpointRun, Checkpoints, Words, run_of
 from autoshard.frontends.jax.places import NodeLocations
@@ -32,10 +33,12 @@ class Replay:
         imported: the program.
         names: what its inputs are called, where they are parameters; '' for others.
         top: a scope around all of it, which names leave out.
+        by_elements: whether choices between two branches that compute elements alone are made for each element, of
+            both, so that their values can lie in parts.
     """
 
-    def __init__(self, imported: Imported, names: Sequence[str], top: str = "") -> None:
-        self.imported = imported
+    def __init__(self, imported: Imported, names: Sequence[str], top: str = "", by_elements: bool = False) -> None:
+        self.imported, self.by_elements = imported, by_elements
         self.places = NodeLocations(imported, top)
         self.names = {value: name for value, name in zip(imported.graph.inputs, names, strict=True) if name}
 
@@ -112,7 +115,8 @@ class _Replaying:
     def nodes(self, nodes: Iterable[Node], held: Known, around: Surroundings) -> None:
         for node in nodes:
             here = self.replay.at(node, around)
-            made = self.call(node, held, here) if is_call(node) else self.add(node, held, here)
+            make = self.call if is_call(node) else self.choose if self._is_by_elements(node) else self.add
+            made = make(node, held, here)
             held.update(zip(node.results, made, strict=True))
 
     def call(self, node: Node, held: Known, here: Surroundings) -> list[TracedTensor]:
@@ -123,6 +127,36 @@ class _Replaying:
         inner.update(zip(args, (held[value] for value in node.operands), strict=True))
         self.nodes(callee.nodes, inner, here.inside(node))
         return [inner[value] for value in callee.outputs]
+
+    def _is_by_elements(self, node: Node) -> bool:
+        """Whether a node is a choice between two branches that compute elements alone."""
+        wanted = self.replay.by_elements and node.op.name == "Case" and len(node.regions) == 2
+        return wanted and all(self._elements_alone(region.nodes) for region in node.regions)
+
+    def _elements_alone(self, nodes: Iterable[Node]) -> bool:
+        for node in nodes:
+            if is_call(node):
+                alone = self._elements_alone(self.replay.called(node).nodes)
+            elif node.regions or node.op.has_effects(node.attrs):
+                alone = False
+            else:
+                spreads = node.op.name == "BroadcastInDim" and node.operand_types[0].rank == 0
+                alone = spreads or not node.operands or node.op.spread == "pointwise"
+            if not alone:
+                return False
+        return True
+
+    def choose(self, node: Node, held: Known, here: Surroundings) -> list[TracedTensor]:
+        """The results of both branches, and for each element which of them counts."""
+        made = []
+        for region in node.regions:
+            inner = dict(held)
+            self.nodes(region.nodes, inner, here)
+            made.append([inner[value] for value in region.outputs])
+        path = self.replay.checkpoints.path(here.words, here.run)
+        with self.recorder.at(path, here.source):  # type: ignore[attr-defined]
+            second = ops.not_equal(held[node.operands[0]], 0)
+            return [ops.select(second, two, one) for one, two in zip(*made, strict=True)]
 
     def add(self, node: Node, held: Known, here: Surroundings) -> Sequence[TracedTensor]:
         operands = [held[value] for value in node.operands]

@@ -83,7 +83,7 @@ class Structure:
     def updates(self) -> tuple[Update, ...]:
         """The nodes that take a gradient and make new values of parameters or states, in graph order."""
         tied, roles = self.replacing, self.graph.role_of
-        choosing = {self.graph.producers[value][0] for value in self._chosen.values()}
+        choosing = {user for new in self._chosen for user, _ in self.graph.users[new] if user.op.name == "Select"}
         found = []
         for node in self.graph.nodes:
             if node in choosing:
@@ -110,10 +110,17 @@ class Structure:
         """New values of inputs that a choice takes or leaves, to its results."""
         found: dict[Value, Value] = {}
         for value, old in self.graph.tied.items():
-            node, _ = self.graph.producers.get(value, (None, 0))
-            if node is not None and node.op.name == "Select" and node.operands[2] is old:
-                found[node.operands[1]] = value
+            made = value
+            while (new := self._new_of(made, old)) is not None:
+                found[new], made = value, new
         return found
+
+    def _new_of(self, value: Value, old: Value) -> Value | None:
+        """What a value is where it is not the old one, if it is a choice between the two."""
+        node, _ = self.graph.producers.get(value, (None, 0))
+        if node is None or node.op.name != "Select" or old not in node.operands[1:]:
+            return None
+        return node.operands[1 if node.operands[2] is old else 2]
 
     @cached_property
     def owners(self) -> dict[Value, Value]:
