@@ -14,6 +14,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, divisible, without_size_one_axes
 from autoshard.ops.control import unsplit_rule
+from autoshard.ops.hlo_collective import is_of_one_each
 from autoshard.ops.registry import lookup
 from autoshard.propagate.mutable_ir import MutableModule, from_graph
 from autoshard.trace.collectives import COLLECTIVES
@@ -107,7 +108,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     imported = read_module(target)
     check_known(imported.graph, custom_calls=False)
     written, places = inline_placed(imported.graph)
-    graph = prune(_with_rules(written))
+    graph = prune(_with_rules(_without_idle_collectives(written, imported)))
     _check_nodes(graph.nodes)
     graph = prune(capture_invariants(plannable(graph)))  # what only groups needed is not needed any more
     graph = along_batches(graph)
@@ -118,6 +119,21 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     arguments = tuple(Leaf(i) for i in range(len(graph.inputs)))
     results = tuple(Leaf(i) for i in range(len(graph.outputs)))
     return Planning(imported, Traced(graph, {}, {}, arguments, results), places, chosen)
+
+
+def _without_idle_collectives(graph: Graph, imported: Imported) -> Graph:
+    """The graph without collectives in which each device is alone: JAX writes them outside of manual computations where
+    `shard_map` is over axes of size 1."""
+    sizes = {mesh.devices for mesh in imported.asked.meshes.values()}
+
+    def rewrite(node: Node) -> tuple[Node, ...]:
+        if node.op.name not in COLLECTIVES or not any(is_of_one_each(node.attrs, size) for size in sizes):
+            return (node,)
+        identity = lookup("Identity")
+        pairs = zip(node.operands, node.results, strict=True)
+        return tuple(Node(identity, (value,), {}, (result,), result.name, node.source) for value, result in pairs)
+
+    return rewritten(graph, rewrite)
 
 
 def _with_rules(graph: Graph) -> Graph:

@@ -37,6 +37,13 @@ def device_groups(attrs: Mapping[str, Any], devices: int) -> list[list[int]]:
     return groups or [list(range(devices))]
 
 
+def is_of_one_each(attrs: Mapping[str, Any], devices: int) -> bool:
+    """Whether each device works with itself alone, as along an axis of size 1: what it gets is what it has."""
+    if "pairs" in attrs:
+        return sorted(tuple(map(int, pair)) for pair in attrs["pairs"]) == [(i, i) for i in range(devices)]
+    return sorted(map(list, attrs.get("groups") or ())) == [[i] for i in range(devices)]
+
+
 def _alone(name: str) -> NoReturn:
     raise ShapeError(
         f"cannot run {name} on the arrays of one process: it is what all ranks of a manual computation do together"

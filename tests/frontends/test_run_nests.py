@@ -233,6 +233,20 @@ def test_tokens_and_barriers():
         check_module(imported, mode)
 
 
+def test_collectives_along_axes_of_size_1():
+    """JAX writes them outside of any manual computation, in groups of one device each."""
+    text = (
+        f'%1 = "stablehlo.all_reduce"(%x) <{{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, '
+        "replica_groups = dense<[[0], [1], [2], [3], [4], [5], [6], [7]]> : tensor<8x1xi64>, use_global_device_ids}> "
+        f"{REDUCER.replace('REDUCE', 'add')} : (tensor<8x16xf32>) -> tensor<8x16xf32>\n"
+        '%2 = "stablehlo.collective_permute"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, '
+        "source_target_pairs = dense<[[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [5, 5], [6, 6], [7, 7]]> : "
+        "tensor<8x2xi64>}> : (tensor<8x16xf32>) -> tensor<8x16xf32>\nreturn %2 : tensor<8x16xf32>"
+    )
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    np.testing.assert_array_equal(plan(module(text)).run(x)[0], x)
+
+
 def test_what_is_refused():
     gather = (
         '%0 = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : '
