@@ -143,7 +143,7 @@ def of_table(path: str) -> dict[tuple[str, FullStep], dict[str, tuple]]:
 def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
     """Print what is found for a step, and the published choices."""
     from autoshard.pipeline.found_stages import layered_search
-    from autoshard.pipeline.joint.layered import LayeredRequest
+    from autoshard.pipeline.joint.search import StageRequest
     from autoshard.transform.layers import RepeatedLayers
     from autoshard.util.errors import MemoryLimitError
 
@@ -151,7 +151,7 @@ def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
     traced = training_step(step).traced
     layers = RepeatedLayers.of(traced.graph)
     assert layers is not None, "a decoder has equal layers"
-    search = layered_search(traced, layers, LayeredRequest(traced.graph, step.devices, step.on, limit=step.limit))
+    search = layered_search(traced, layers, StageRequest(traced.graph, step.devices, step.on, limit=step.limit))
     print(f"{name}: {len(traced.graph.nodes)} operators on {step.devices} devices of {step.hardware}")
     try:
         best, told = search.run()

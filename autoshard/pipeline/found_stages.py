@@ -5,17 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.api.arguments import known_mesh
 from autoshard.ir.graph import Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
-from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
+from autoshard.pipeline.joint.layered import LayeredSearch, made_again
 from autoshard.pipeline.joint.layered_step import FULL, LayeredPrice
 from autoshard.pipeline.joint.search import StageRequest, fastest, none_keeps
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
@@ -24,8 +23,7 @@ from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stage_memo import StageMemo
 from autoshard.pipeline.stage_plans import most_memory, planned_stages
-from autoshard.pipeline.stages.assign import assign_nodes
-from autoshard.pipeline.stages.cut import cut_as_assigned
+from autoshard.pipeline.stages.cut import cut_by_nodes
 from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.search import find_mode
 from autoshard.trace.function import Traced
@@ -33,10 +31,6 @@ from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, StageError
 from costmodel import Hardware
-
-if TYPE_CHECKING:
-    pass
-
 
 AUTO = "auto"
 MANY_LAYERS = 8
@@ -74,9 +68,9 @@ def found_stages(
         groups: tuple[RankGroup, ...],
         limit: int | None,
     ) -> PlannedPipeline:
-        cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
         is_split = any(group.mesh.devices > 1 for group in groups)
         own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
+        cut = cut_by_nodes(step, nodes, order.stages)
         return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes), memo=memos[own], limit=limit)
 
     find_mode(mode)
@@ -132,8 +126,7 @@ def _found_by_layers(
         MemoryLimitError: none keeps to the limit.
         StageError: no named plan fits.
     """
-    own = {one.name: getattr(wanted, one.name) for one in fields(StageRequest) if one.name != "most"}
-    search = layered_search(traced, layers, LayeredRequest(**own), passes)
+    search = layered_search(traced, layers, wanted, passes)
     for _ in range(MOST_WHOLE):
         try:
             best, told = search.run()
@@ -147,7 +140,7 @@ def _found_by_layers(
     found = _planned_whole(traced, layers, wanted, search.leanest, passes)
     if most_memory(found) <= wanted.limit:
         return found
-    raise none_keeps(wanted, found)
+    raise none_keeps(wanted, most_memory(found), found)
 
 
 def _planned_whole(
@@ -161,13 +154,13 @@ def _planned_whole(
     ends = [*accumulate(priced.layers)]
     nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
     order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
-    cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
+    cut = cut_by_nodes(step, nodes, order.stages)
     groups = stacked([choice.mesh] * choice.groups)
     return planned_stages(replace(traced, graph=graph), cut, order, groups, wanted.hardware, choice.plan, passes)
 
 
 def layered_search(
-    traced: Traced, layers: RepeatedLayers, wanted: LayeredRequest, passes: tuple[str, ...] = DEFAULT
+    traced: Traced, layers: RepeatedLayers, wanted: StageRequest, passes: tuple[str, ...] = DEFAULT
 ) -> LayeredSearch:
     """The search over pipelines of a model of many equal layers, each stage planned by a named plan."""
 
@@ -179,7 +172,7 @@ def layered_search(
         groups: tuple[RankGroup, ...],
         plan: str,
     ) -> PlannedPipeline:
-        cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
+        cut = cut_by_nodes(step, nodes, order.stages)
         return planned_stages(replace(traced, graph=graph), cut, order, groups, wanted.hardware, plan, passes)
 
     return LayeredSearch(wanted, layers, planned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.api.arguments import check_request, known_mesh
@@ -30,9 +30,6 @@ from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import PlanError, ScheduleError, StageError
 from costmodel import Hardware
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_SCHEDULE = "1f1b"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import DATA
@@ -31,10 +31,6 @@ from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
 from autoshard.util.errors import MemoryLimitError, ScheduleError
 from costmodel import Hardware, format_bytes
-
-if TYPE_CHECKING:
-    pass
-
 
 MOST_FITTED = 3
 """How often the stages of a pipeline above a limit are planned anew."""

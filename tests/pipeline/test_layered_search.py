@@ -10,8 +10,9 @@ from autoshard.api import known_hardware
 from autoshard.partition.program import Bundle
 from autoshard.pipeline import found_stages, plan_pipeline
 from autoshard.pipeline.found_stages import layered_search
-from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
+from autoshard.pipeline.joint.layered import DATA_PLANS
 from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
+from autoshard.pipeline.joint.search import StageRequest
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
@@ -33,7 +34,7 @@ def search_of(traced, **settings):
     hardware = known_hardware("a100").for_ranks(DEVICES)
     layers = RepeatedLayers.of(traced.graph)
     assert layers is not None
-    return layered_search(traced, layers, LayeredRequest(traced.graph, DEVICES, hardware, **settings))
+    return layered_search(traced, layers, StageRequest(traced.graph, DEVICES, hardware, **settings))
 
 
 @pytest.fixture(scope="module")

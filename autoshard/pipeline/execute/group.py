@@ -16,8 +16,7 @@ from autoshard.pipeline.execute.engine import Executors
 from autoshard.pipeline.execute.parcels import Receiver, Sender
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
-from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
-from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
+from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch, update_rounds
 from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.comm import REDUCTIONS, Comm
 from autoshard.runtime.interpret import Parts
@@ -88,11 +87,11 @@ class GroupRun:
             if (stage, ONCE) in self.ready:
                 yield from self._do((stage, ONCE), None)
         for action in self.order:
-            for kind in kinds_of(action):
+            for kind in action.pieces:
                 if (action.stage, kind) in self.ready:
                     yield from self._do((action.stage, kind), action.micro)
         self._send_sums(state)
-        for place in self._updates():
+        for place in update_rounds(self.ready):
             yield from self._do(place, None)
         state.measured.sent = sum(one.sent for one in (*state.senders.values(), *state.receivers.values()))
 
@@ -109,12 +108,7 @@ class GroupRun:
             return [None]
         stage, kind = route.source
         orders = self.planned.schedule.orders[self.planned.schedule.ranks_of_stages[stage]]
-        return [action.micro for action in orders if action.stage == stage and kind in kinds_of(action)]
-
-    def _updates(self) -> list[Place]:
-        """The rounds of the update, those of one number together: what a round reads was made in an earlier one."""
-        rounds = [place for place in self.ready if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
-        return sorted(rounds, key=lambda place: (int(place[1][1:]), place[0]))
+        return [action.micro for action in orders if action.stage == stage and kind in action.pieces]
 
     def _last_readers(self) -> dict[BlockKey, Place]:
         """The piece that reads each input last."""
@@ -122,7 +116,7 @@ class GroupRun:
         micro = [place for place in self.ready if runs_per_micro_batch(place[1])]
         return {
             block_key(value, register): place
-            for place in (*once, *micro, *self._updates())
+            for place in (*once, *micro, *update_rounds(self.ready))
             for value, register in zip(self.ready[place].inputs, self.ready[place].program.inputs, strict=True)
         }
 
@@ -293,11 +287,6 @@ class GroupRun:
 def block_key(value: Value, register: Register) -> BlockKey:
     """What an input is known by in the blocks of a register."""
     return value, register.layout, register.whole.shape
-
-
-def kinds_of(action: Action) -> tuple[str, ...]:
-    """The kinds of pieces that an action runs."""
-    return (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
 
 
 def _key(route: Route, micro: int | None) -> Key:

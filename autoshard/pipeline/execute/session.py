@@ -11,10 +11,11 @@ import numpy as np
 
 from autoshard.core.tensortype import TensorType
 from autoshard.engines.session import from_first_rank
-from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.ir.graph import Value
 from autoshard.pipeline.execute.engine import group_executors
 from autoshard.pipeline.execute.group import BlockKey, GroupMeasurement, GroupRun
 from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.stages.cut import graph_of
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
@@ -137,17 +138,13 @@ class PipelineSession:
 
     def arrays(self, given: Mapping[Value, np.ndarray]) -> dict[Value, np.ndarray]:
         """Whole inputs of the step, of which under MPI rank 0's count, and what follows from data alone."""
-        graph, nodes = self.planned.graph, self.planned.whole.from_data
+        part = graph_of(self.planned.graph.name, self.planned.whole.from_data)
         found = {
             value: from_first_rank(self.comm, np.asarray(array, array_dtype(value.type.dtype)))
             for value, array in given.items()
         }
-        own = {value for node in nodes for value in node.results}
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in own))
-        made = tuple(value for node in nodes for value in node.results)
-        if made:
-            part = Graph(graph.name, read, nodes, made, (DATA,) * len(read))
-            found.update(zip(made, evaluate(part, [found[value] for value in read]), strict=True))
+        if part.nodes:
+            found.update(zip(part.outputs, evaluate(part, [found[value] for value in part.inputs]), strict=True))
         return found
 
     def result(self, value: Value, arrays: Mapping[Value, np.ndarray]) -> np.ndarray:

@@ -17,11 +17,11 @@ from autoshard.exporters.ir_parse import ListedValue, show_dump
 from autoshard.exporters.ir_steps import Attrs
 from autoshard.ir.graph import DATA, Value
 from autoshard.partition.program import Register
-from autoshard.pipeline.execute.group import is_narrow, kinds_of
+from autoshard.pipeline.execute.group import is_narrow
 from autoshard.pipeline.exports.messages import Messages
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route, held_in
-from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
+from autoshard.pipeline.stages.whole import ONCE, update_rounds
 from autoshard.runtime.array import array_dtype
 from autoshard.transform.micro.accumulate import ADDED_BY
 from autoshard.transform.micro.forms import MicroRows
@@ -98,13 +98,12 @@ class _RankDump:
         for stage in self.stages:
             self._call((stage, ONCE), None)
         for action in self.actions:
-            for kind in kinds_of(action) if action.computes else ():
+            for kind in action.pieces if action.computes else ():
                 self._call((action.stage, kind), action.micro)
         for route in self.programs.routes:
             if route.summed and route.source in self.ready:
                 self._set_out(route, self._sum(route.source, route.output), None)
-        rounds = [place for place in self.ready if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
-        for place in sorted(rounds, key=lambda place: (int(place[1][1:]), place[0])):
+        for place in update_rounds(self.ready):
             self._call(place, None)
         self._finish()
         return show_dump(self.writer.dump())

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoshard.ir.graph import DATA, Graph, Node, Value
+from autoshard.ir.graph import Graph, Node, Value
 from autoshard.partition.program import Program
+from autoshard.pipeline.stages.cut import graph_of
 from autoshard.search.one_device import one_device_program
 from autoshard.transform.planned_graph import planned_graph
 
@@ -21,11 +22,8 @@ class WholePart:
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], outputs: Sequence[Value] = ()) -> WholePart | None:
         """The part of these nodes, with all that they make or these outputs; None of no nodes."""
-        made = dict.fromkeys(value for node in nodes for value in node.results)
-        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
-        if not made:
-            return None
-        return cls(Graph(name, read, tuple(nodes), tuple(outputs or made), (DATA,) * len(read)))
+        graph = graph_of(name, nodes, outputs or None)
+        return cls(graph) if graph.outputs else None
 
     @cached_property
     def program(self) -> Program:

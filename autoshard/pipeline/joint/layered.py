@@ -14,7 +14,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.enumerate import divisors
@@ -38,36 +38,26 @@ from autoshard.pipeline.joint.layered_step import (
     rank_part,
     schedule_exists,
 )
-from autoshard.pipeline.joint.search import StageRequest, StageSearch
+from autoshard.pipeline.joint.search import StageRequest, StageSearch, none_keeps
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.price import node_spans
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import AGAIN, backward_begins, recompute
-from autoshard.util.errors import AutoshardError, MemoryLimitError, StageError
-from costmodel import format_bytes
+from autoshard.util.errors import AutoshardError, StageError
 
 DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1, ZERO3), ("megatron_sp",)
 """Each needs less memory than the one before it. ZeRO-3 is tried where ZeRO-1 does not fit: it gathers for each micro
 batch twice what that gathers once in a step."""
 MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 16, 4
 """Rows of a micro batch of one replica, parts of the tensor axis, and stages of a group, that are tried at most."""
+MOST_MESHES = 200
+"""Meshes on which layers are planned at most."""
 
 Planner = Callable[[Graph, StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], str], PipelineData]
-
-
-@dataclass(frozen=True)
-class LayeredRequest(StageRequest):
-    """A `StageRequest` of a model of equal layers, where `most` counts meshes.
-
-    Attributes:
-        recompute: what layers may make again.
-    """
-
-    most: int = 200
-    recompute: tuple[str, ...] = (NONE, FULL)
 
 
 class LayeredSearch:
@@ -77,7 +67,7 @@ class LayeredSearch:
         planned: plans a step in stages on groups by a mode.
     """
 
-    def __init__(self, wanted: LayeredRequest, layers: RepeatedLayers, planned: Planner) -> None:
+    def __init__(self, wanted: StageRequest, layers: RepeatedLayers, planned: Planner) -> None:
         self.wanted, self.layers, self.planned = wanted, layers, planned
         self._short = {NONE: layers.only(LAYERS)}
         self._parts: dict[tuple[str, int], StepParts] = {}
@@ -97,7 +87,7 @@ class LayeredSearch:
     def recomputes(self) -> tuple[str, ...]:
         """What layers may make again; a step that makes something again is left as it is."""
         own = any(value.name.endswith(AGAIN) for node in self._short[NONE].nodes for value in node.results)
-        return (NONE,) if own else self.wanted.recompute
+        return (NONE,) if own else (NONE, FULL)
 
     # -- prices of parts
 
@@ -115,8 +105,7 @@ class LayeredSearch:
         self.planned_meshes += 1
         step = self._step(again, count)
         stages, mesh = self._stages(step), mesh_of(data, tensor)
-        spans = [span for span, _ in self.wanted.hardware.topology.levels if span is not None]
-        far = max([2 * mesh.devices, *(span for span in spans)])
+        far = max(2 * mesh.devices, *node_spans(self.wanted.hardware))
         starts = 0, mesh.devices, -(-far // mesh.devices) * mesh.devices
         groups = tuple(RankGroup(mesh, tuple(range(start, start + mesh.devices))) for start in starts)
         order = make_schedule("gpipe", len(groups), 1)
@@ -147,12 +136,9 @@ class LayeredSearch:
     def price(self, choice: LayeredChoice) -> LayeredPrice | None:
         """What a choice takes; None where its plan or its schedule does not fit."""
         parts = self.prices(choice.data, choice.tensor, choice.rows, choice.plan, choice.recompute)
-        fits = choice.groups * choice.chunks <= self.layers.count and schedule_exists(choice)
-        return None if parts is None or not fits else LayeredStep(choice, parts, self.layers.count, self._span).price
-
-    @property
-    def _span(self) -> Sequence[int]:
-        return [span for span, _ in self.wanted.hardware.topology.levels if span is not None]
+        if parts is None or choice.groups * choice.chunks > self.layers.count or not schedule_exists(choice):
+            return None
+        return LayeredStep(choice, parts, self.layers.count, node_spans(self.wanted.hardware)).price
 
     @property
     def leanest(self) -> LayeredPrice:
@@ -194,7 +180,7 @@ class LayeredSearch:
         left = math.inf
         while waiting:
             least, _, item = heapq.heappop(waiting)
-            if best is not None and least >= best.seconds or self.planned_meshes >= self.wanted.most:
+            if best is not None and least >= best.seconds or self.planned_meshes >= MOST_MESHES:
                 left = least
                 break
             if len(item) == 5:
@@ -208,18 +194,9 @@ class LayeredSearch:
         if best is None and self._leanest is None:
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
-            raise self._refused()
+            assert self._leanest is not None
+            raise none_keeps(self.wanted, int(self._leanest[0]))
         return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size)
-
-    def _refused(self) -> MemoryLimitError:
-        assert self._leanest is not None
-        needed, limit = int(self._leanest[0]), self.wanted.limit or 0
-        return MemoryLimitError(
-            f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
-            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(needed)}",
-            needed=needed,
-            limit=limit,
-        )
 
     def _note(self, nbytes: float, of: LayeredChoice | LayeredPrice) -> None:
         if self._leanest is None or nbytes < self._leanest[0]:
@@ -348,8 +325,8 @@ class LayeredSearch:
         parts = self.prices(one.data, one.tensor, one.rows, one.plan, one.recompute)
         if parts is None:
             return best, math.inf
-        without_room = math.inf
-        steps = [LayeredStep(one, parts, self.layers.count, self._span) for one in choices if schedule_exists(one)]
+        without_room, spans = math.inf, node_spans(self.wanted.hardware)
+        steps = [LayeredStep(one, parts, self.layers.count, spans) for one in choices if schedule_exists(one)]
         for step in sorted(steps, key=lambda step: step.least):
             if best is not None and step.least >= best.seconds:
                 break

@@ -128,16 +128,19 @@ def fastest(
     return _StageSearch(wanted, planned, quick).run()
 
 
-def none_keeps(wanted: StageRequest, least: PricedPipeline) -> MemoryLimitError:
-    """That no pipeline keeps to the limit: what the one that needs least holds, and what is largest there."""
-    limit, memory = wanted.limit or 0, least.price.memory
-    group = max(range(len(memory)), key=lambda one: memory[one].nbytes)
-    meshes = "/".join(str(one.mesh) for one in least.price.planned.groups)
-    order, needed = least.schedule, memory[group].nbytes
+def none_keeps(wanted: StageRequest, needed: int, least: PricedPipeline | None = None) -> MemoryLimitError:
+    """That no pipeline keeps to the limit: the fewest bytes that one needs, and if that is planned, what is largest
+    there."""
+    limit, where = wanted.limit or 0, ""
+    if least is not None:
+        memory, order = least.price.memory, least.schedule
+        group = max(range(len(memory)), key=lambda one: memory[one].nbytes)
+        meshes = "/".join(str(one.mesh) for one in least.price.planned.groups)
+        where = f", on {meshes} by {order.name} of {order.micro_batches} micro batches, where "
+        where += memory[group].told(group, order.chunks(group))
     return MemoryLimitError(
         f"no pipeline of {wanted.graph.name!r} on {wanted.devices} devices that was tried keeps to the memory limit of "
-        f"{format_bytes(limit)}: the least that one needs is {format_bytes(needed)}, on {meshes} by {order.name} of "
-        f"{order.micro_batches} micro batches, where {memory[group].told(group, order.chunks(group))}",
+        f"{format_bytes(limit)}: the least that one needs is {format_bytes(needed)}{where}",
         needed=needed,
         limit=limit,
     )
@@ -296,7 +299,7 @@ class _StageSearch(Generic[Found]):
         if not self.priced:
             raise self.refused[0] if self.refused else StageError(f"{self.wanted.graph.name!r} has no such stages")
         assert self.least is not None, "what was priced is the best, or is over the limit"
-        raise none_keeps(self.wanted, self.least[1])
+        raise none_keeps(self.wanted, *self.least)
 
     def _work(self, count: int) -> BlockWork:
         """What each block takes on one device, planned alone."""

@@ -19,7 +19,6 @@ MOST_CHOICES = 1 << 16
 """Choices that are listed at most."""
 MOST_KINDS = 1 << 10
 """Of these, ways to deal out devices to groups and groups to stages."""
-STRAIGHT, LOOPED, V_FORM = "straight", "looped", "v"
 
 
 @dataclass(frozen=True)

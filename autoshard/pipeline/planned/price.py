@@ -10,7 +10,7 @@ activations are those of the values on their routes, by the very order in which 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -20,15 +20,9 @@ from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Value
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Programs, Ready, Route
-from autoshard.pipeline.schedules.action import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-)
+from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.schedules.simulate import Durations, ScheduleTimeline, simulate
-from autoshard.pipeline.stages.whole import ONCE, UPDATE, runs_per_micro_batch
+from autoshard.pipeline.stages.whole import ONCE, UPDATE, runs_per_micro_batch, update_rounds
 from autoshard.pipeline.transfers.price import ValueMessages
 from costmodel import format_bytes
 
@@ -150,9 +144,8 @@ class PipelinePrice:
         """Seconds of the update of each group, with what it is sent for it."""
         found = [0.0] * self.planned.schedule.ranks
         groups = self.planned.schedule.ranks_of_stages
-        for place in self.planned.programs.pieces:
-            if not runs_per_micro_batch(place[1]) and place[1] != ONCE:
-                found[groups[place[0]]] += self._seconds(place)
+        for place in update_rounds(self.planned.programs.pieces):
+            found[groups[place[0]]] += self._seconds(place)
         for route in self.crossing:
             if not route.is_repeated and route.source[1] != ONCE:
                 found[groups[route.stage]] += self.moving(route)
@@ -254,9 +247,9 @@ class PipelinePrice:
             each = runs_per_micro_batch(ready.piece.kind)
             transient[each] = max(transient[each], transient_bytes(programs, ready))
         moments = live_activations(self.planned, number)
-        _, live, held = max(moments, key=lambda one: one[1], default=(None, 0, {}))
+        _, live, held = max(moments, key=lambda one: one[1], default=(None, 0, Counter()))
         named = [*given.values(), *((f"the gradient {value.name}", size) for value, size in sums.items())]
-        named += [(f"{count} x {name}", size * count) for (name, size), count in _counted(held).items()]
+        named += [(f"{count} x {name}", size * count) for (name, size), count in held.items()]
         largest = tuple(sorted(named, key=lambda one: -one[1])[:5])
         states = sum(size for _, size in given.values())
         once, each = transient
@@ -270,27 +263,20 @@ def transient_bytes(programs: Programs, ready: Ready) -> int:
     return program_peak(ready.program) - taken - sum(size for _, size in leaving)
 
 
-def _counted(held: Mapping[tuple[int, int], tuple[str, int]]) -> Counter[tuple[str, int]]:
-    return Counter(held.values())
-
-
-def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Action, int, dict]]:
-    """What a rank of a group holds of micro batches after each piece: its action, bytes, and by route and micro batch.
+def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Action, int, Counter[tuple[str, int]]]]:
+    """What a rank of a group holds of micro batches after each piece: the action, bytes, and how many values of each
+    name and size.
 
     It is what `execute.group` holds, by the same order: a value from its making, or its arrival where it is needed, to
     its last use.
     """
     programs, stages = planned.programs, planned.schedule.chunks(number)
-    held: dict[tuple[int, int], tuple[str, int]] = {}
+    held: dict[tuple[int, int], tuple[str, object, int]] = {}
     left: Counter[tuple[int, int]] = Counter()
 
     def hold(route: Route, micro: int) -> None:
-        block = 1
-        for size in route.after.local:
-            block *= size
-        key = route.number, micro
-        held[key] = route.value.name, block * route.value.type.dtype.itemsize
-        left[key] = len(route.readers)
+        held[route.number, micro] = route.value.name, *programs.held_as(route)
+        left[route.number, micro] = len(route.readers)
 
     for action in planned.schedule.orders[number]:
         for place in places_of(action, stages):
@@ -303,25 +289,14 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Actio
             for route in programs.leaving[place]:
                 if route.is_repeated and route.stays:
                     hold(route, action.micro)
-            yield action, sum(sizes_of(programs, held).values()), dict(held)
+            blocks = {(what, micro): size for (_, micro), (_, what, size) in held.items()}
+            yield action, sum(blocks.values()), Counter((name, size) for name, _, size in held.values())
             for route in arriving:
                 left[route.number, action.micro] -= 1
                 if not left[route.number, action.micro]:
                     del held[route.number, action.micro]
 
 
-def sizes_of(programs: Programs, held: Mapping[tuple[int, int], tuple[str, int]]) -> dict[tuple, int]:
-    """Bytes by what lies in memory: values that a program leaves in one register are one."""
-    found = {}
-    for (number, micro), (_, size) in held.items():
-        route = programs.routes[number]
-        register = programs.pieces[route.source].program.outputs[route.output]
-        found[(register if route.stays else number), micro] = size
-    return found
-
-
 def places_of(action: Action, stages: tuple[int, ...]) -> Iterator[Place]:
     """The pieces that a group of these stages runs for an action."""
-    if action.computes and action.stage in stages:
-        kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
-        yield from ((action.stage, kind) for kind in kinds)
+    return ((action.stage, kind) for kind in action.pieces if action.stage in stages)

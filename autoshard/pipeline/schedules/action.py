@@ -51,6 +51,11 @@ class Action(NamedTuple):
         """Whether it occupies its rank."""
         return self.kind in COMPUTE
 
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The kinds of pieces of its stage that it runs: of a whole backward both gradients."""
+        return (INPUT_GRADIENT, WEIGHT_GRADIENT) if self.kind == BACKWARD else (self.kind,)
+
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `2F0`, `0SEND_F3`.

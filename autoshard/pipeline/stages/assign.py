@@ -68,8 +68,8 @@ def assign_nodes(
     return _Assigner(step, count, stages, parameters or {}).run()
 
 
-def stage_by_name(node: Node, known: Mapping[str, int]) -> int | None:
-    """The stage of the operator whose gradient a node is a part of, by its name, which gradients bear."""
+def by_name(node: Node, known: Mapping[str, int]) -> int | None:
+    """What is known, by its name, of the operator whose gradient a node is a part of: gradients bear it."""
     words = node.name.removeprefix(_GRADIENT).split(".")
     names = (".".join(words[:count]) for count in range(len(words), 0, -1))
     return next((known[name] for name in names if name in known), None)
@@ -183,8 +183,8 @@ class _Assigner:
             return stage, True
         last = self.count - 1
         is_sum = not ahead and len(back) > 1 and self.weights.keys().isdisjoint(node.uses)
-        by_name = None if is_sum else stage_by_name(node, self.stage_named)
-        stage = by_name if by_name is not None else last if is_sum else max(ahead, default=last)
+        own = None if is_sum else by_name(node, self.stage_named)
+        stage = own if own is not None else last if is_sum else max(ahead, default=last)
         return min([stage, *back]), False
 
     def _check(self, node: Node, stage: int, needed: int) -> None:

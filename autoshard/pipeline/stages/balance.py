@@ -17,14 +17,13 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.mesh import Mesh
-from autoshard.pipeline.stages.assign import forward_nodes, made_of_parameters
+from autoshard.pipeline.stages.assign import by_name, forward_nodes, made_of_parameters
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import StageError
 from costmodel import Hardware
 
 SLACK = 0.02
 """By how much, relatively, the slowest stage may be slower where less is sent then."""
-_GRADIENT = "grad."
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def chain_of(step: StepParts, hardware: Hardware) -> Chain:
         elif original is None and (read := [made[value] for value in node.uses if value in made]):
             made.update(dict.fromkeys(node.results, max(read)))
         elif not own and original is not None:
-            at = _made_for(node.name, place)
+            at = by_name(node, place)
             if at is not None:
                 seconds[at] += _seconds(node, prices, mesh)
     places = {value: i for i, node in enumerate(nodes) for value in node.results}
@@ -167,13 +166,6 @@ def _sent(made: Mapping[Value, int], last: Mapping[Value, int], count: int) -> t
         change[made[value]] += value.type.nbytes
         change[end] -= value.type.nbytes
     return tuple(accumulate(change[: max(count - 1, 0)]))
-
-
-def _made_for(name: str, place: Mapping[str, int]) -> int | None:
-    """The place of the forward node that a gradient's node bears the name of."""
-    words = name.removeprefix(_GRADIENT).split(".")
-    names = (".".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((place[one] for one in names if one in place), None)
 
 
 def _seconds(node: Node, prices: Prices, mesh: Mesh) -> float:

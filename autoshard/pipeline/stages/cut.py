@@ -9,7 +9,7 @@ from itertools import chain
 
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from autoshard.pipeline.stages.assign import Assigned, assign
+from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.kept import with_inputs_kept
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
@@ -111,11 +111,28 @@ def cut_stages(
     return cut_as_assigned(apart, assign(apart, stages))
 
 
+def cut_by_nodes(step: StepParts, stages: Mapping[Node, int], count: int) -> Pipeline:
+    """The stages of a step of which each operator of the forward pass (nodes of `step.graph`) is given one.
+
+    Raises:
+        StageError: as `cut_stages`.
+    """
+    return cut_as_assigned(step, assign_nodes(step, stages, count))
+
+
 def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
     forward, originals = assigned.forward, step.body.of
     cut = {originals[node]: stage for node, stage in assigned.of.items() if node in forward and node in originals}
     return _Cutter(*with_late_sums(*with_inputs_kept(step, assigned, cut)), cut).run()
+
+
+def graph_of(name: str, nodes: Sequence[Node], outputs: Sequence[Value] | None = None) -> Graph:
+    """Some nodes as a graph of their own, whose inputs are what they read of others; it gives all that they make, or
+    these outputs."""
+    made = dict.fromkeys(value for node in nodes for value in node.results)
+    inputs = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
+    return Graph(name, inputs, tuple(nodes), tuple(made if outputs is None else outputs), (DATA,) * len(inputs))
 
 
 class _Cutter:
@@ -169,11 +186,8 @@ class _Cutter:
     def _piece(self, stage: int, kind: str, nodes: Sequence[Node], wanted: set[Value]) -> StagePiece:
         """The graph of these nodes, with what they read of free nodes, which are copied."""
         nodes = self._with_free(nodes)
-        made = {value for node in nodes for value in node.results}
-        inputs = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
-        outputs = tuple(value for node in nodes for value in node.results if value in wanted)
-        name = f"{self.step.graph.name}.stage{stage}.{kind}"
-        return StagePiece(stage, kind, Graph(name, inputs, tuple(nodes), outputs, (DATA,) * len(inputs)))
+        outputs = [value for node in nodes for value in node.results if value in wanted]
+        return StagePiece(stage, kind, graph_of(f"{self.step.graph.name}.stage{stage}.{kind}", nodes, outputs))
 
     def _with_free(self, nodes: Sequence[Node]) -> list[Node]:
         free = [node for node in self.step.body.nodes if node in self.assigned.free]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoshard.ir.graph import Node, Value
-from autoshard.pipeline.stages.assign import Assigned, assign_nodes, stage_by_name
+from autoshard.pipeline.stages.assign import Assigned, assign_nodes, by_name
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import AGAIN
 from autoshard.transform.simplify import reading
@@ -28,7 +28,7 @@ def with_inputs_kept(step: StepParts, assigned: Assigned, cut: Mapping[Node, int
     made_in = {value: assigned.of[node] for node in assigned.forward for value in node.results}
     originals, nodes = dict(step.body.of), []
     for node in step.body.nodes:
-        own = 0 if node in assigned.forward else stage_by_name(node, stage_named) or 0
+        own = 0 if node in assigned.forward else by_name(node, stage_named) or 0
         kept = {value: twins[value] for value in node.uses if value in twins}
         kept = {value: one for value, one in kept.items() if made_in.get(one, own) < own}
         nodes.append(reading(node, kept) if kept else node)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
+from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.ops.registry import lookup
-from autoshard.pipeline.stages.cut import KINDS, Pipeline, StagePiece
+from autoshard.pipeline.stages.cut import KINDS, Pipeline, StagePiece, graph_of
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.forms import CARRIED, MicroPartial, MicroRows
 from autoshard.transform.simplify import reading
@@ -69,6 +69,13 @@ class StagedStep:
 def runs_per_micro_batch(kind: str) -> bool:
     """Whether pieces of this kind run for each micro batch."""
     return kind in KINDS
+
+
+def update_rounds(places: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Of stages and kinds of pieces the rounds of the update, those of one number together: what a round reads was made
+    in an earlier one."""
+    rounds = [place for place in places if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
+    return sorted(rounds, key=lambda place: (int(place[1][1:]), place[0]))
 
 
 def whole_step(pipeline: Pipeline) -> StagedStep:
@@ -234,11 +241,7 @@ class _StagedStepWriter:
         for node in nodes:
             given = {value: self._given(value, number) for value in node.uses}
             written.append(reading(node, {value: one for value, one in given.items() if one is not value}))
-        made = {value for node in written for value in node.results}
-        inputs = tuple(dict.fromkeys(value for node in written for value in node.uses if value not in made))
-        outputs = tuple(value for node in written for value in node.results)
-        name = f"{self.step.graph.name}.stage{number}.{kind}"
-        return StagePiece(number, kind, Graph(name, inputs, tuple(written), outputs, (DATA,) * len(inputs)))
+        return StagePiece(number, kind, graph_of(f"{self.step.graph.name}.stage{number}.{kind}", written))
 
     def _given(self, value: Value, number: int) -> Value:
         """What a stage reads for a value: for a sum over micro batches what one gives to it, or another's total."""
