@@ -33,14 +33,12 @@ from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on, mutable_module
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
-from autoshard.search.device_memory import fit_device_memory
 from autoshard.search.exact.over_mesh_cuts import OPTIMAL
-from autoshard.search.memory_limit import MEMORY, check_room, read_limit
+from autoshard.search.memory_limit import check_limit, check_room, fit_device_memory, read_limit
 from autoshard.search.modes.auto import NAME as AUTO
 from autoshard.search.placement import PLACEMENT, placed
 from autoshard.search.planned import PlannedData
-from autoshard.search.problem import Problem
-from autoshard.search.program_price import check_limit
+from autoshard.search.problem import MEMORY, Problem
 from autoshard.search.registry import check_options
 from autoshard.search.ring_attention import with_rings
 from autoshard.search.unmet_constraints import unmet_constraints

@@ -6,19 +6,15 @@ plans of their stages.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 
 from autoshard.api import DEFAULT_SEARCH
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.cost.prices import prices_for
 from autoshard.plan.plan import Plan
 from autoshard.search import find_mode
-from autoshard.search.greedy.bfs import propagated
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.greedy.bfs import propagations
 from autoshard.search.named import is_named
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import retold
@@ -44,12 +40,10 @@ def quick_plan(problem: Problem, named: Problem) -> Plan:
     Raises:
         AutoshardError: as breadth-first propagation.
     """
-    prices = prices_for(problem.hardware)
-    limit = problem.options.get(MEMORY, math.inf)
 
     def rank(plan: Plan) -> tuple[float, float]:
-        over = max(0, peak_memory(plan) - limit) if limit < math.inf else 0
-        return over, plan_seconds(plan, prices)
+        over = 0 if problem.limit is None else max(0, peak_memory(plan) - problem.limit)
+        return over, plan_seconds(plan, problem.prices)
 
     best = min(_plans(problem, named), key=rank)
     started = f"as mode {best.search} has it, the best of few; {best.started_from}"
@@ -57,7 +51,7 @@ def quick_plan(problem: Problem, named: Problem) -> Plan:
 
 
 def _plans(problem: Problem, named: Problem) -> Iterator[Plan]:
-    yield plan_flat(partial(propagated, compared=False), problem)
+    yield plan_flat(lambda flat: propagations(flat)[0], problem)
     if problem.mesh.devices == 1 or problem.annotations:
         return  # all plans are the same, or others need not keep to what people configured
     axes = [name for name, _ in problem.mesh.axes]

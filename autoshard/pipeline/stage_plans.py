@@ -22,10 +22,9 @@ from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
-from autoshard.search.memory_limit import MEMORY
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import PART_OF_STEP, REDUCED_ONCE
-from autoshard.search.problem import Problem
+from autoshard.search.problem import MEMORY, Problem
 from autoshard.search.registry import keeps_limit
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced

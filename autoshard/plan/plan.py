@@ -15,8 +15,8 @@ from autoshard.layout.mesh import Mesh
 from autoshard.plan.diff import PlanDiff, diff
 from autoshard.util.errors import PlanError
 
-CONFIGURED, PROPAGATED, STARTED, RELEASED, ADOPTED, GIVEN, PRICED, IMPROVED = (
-    "configured", "propagated", "started", "released", "adopted", "given", "priced", "improved",
+CONFIGURED, PROPAGATED, STARTED, RELEASED, ADOPTED, GIVEN, ASKED, PRICED, IMPROVED = (
+    "configured", "propagated", "started", "released", "adopted", "given", "asked", "priced", "improved",
 )  # fmt: skip
 
 

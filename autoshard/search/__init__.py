@@ -10,7 +10,7 @@ The model. A plan of a graph is an assignment of a factor graph:
   layout in which it is wanted and not left is paid once, however many want it (`multi_layout.py`; the single
   redistributions are tables of `redistribution_tables.py`). The sum of all factors is `evaluate_plan(...).seconds`.
 - *Memory rows*, in bytes. One per moment of a step: the sum of the live ranges that cover it is at most the limit
-  (`memory_model.py`, `exact/memory/rows.py`).
+  (`memory_limit.py`, `exact/memory/rows.py`).
 - *Symmetry.* Equal operators share a domain, factors of equal surroundings are one array, and equal layers are an
   orbit: they are reduced, bounded and searched once (`exact/message_schedule.py`).
 - *Constraints.* What people configured or asked of inputs, outputs and values restricts domains (`constraints.py`).
@@ -24,7 +24,7 @@ The steps, from problem to plan:
    proof: reduction, dual bound by message passing, enumeration of what is within the gap, branching.
 3. `assignment.py` prices an assignment while it changes; `causes.py` makes the plan of it, with reasons.
 4. `program_price.py` lowers the best few plans and takes the one whose program costs least; `ring_attention.py` and
-   `recompute.py` change what a plan's graph runs; `memory_limit.py` and `device_memory.py` hold it against memory.
+   `recompute.py` change what a plan's graph runs; `memory_limit.py` holds it against memory.
 
 `docs/explanation/search.md` says the same with an example, and what a proof proves.
 """

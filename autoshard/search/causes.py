@@ -9,12 +9,11 @@ from typing import Any
 from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan.plan import ADOPTED, CONFIGURED, GIVEN, IMPROVED, PRICED, PROPAGATED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import ADOPTED, ASKED, GIVEN, IMPROVED, PRICED, PROPAGATED, Cause, Decision, Option, Plan
 from autoshard.search.assignment import Assignment, Choice
 from autoshard.search.greedy.choose import ALTERNATIVES
 from autoshard.search.local.local_cost import LocalCost
 from autoshard.search.problem import Problem
-from autoshard.search.rules.spread_constraints import ASKED
 from costmodel import format_seconds
 
 
@@ -134,7 +133,7 @@ class _Finish:
 
     def _cause(self, node: Node, chosen: Choice, instead: str) -> Cause:
         if node in self.problem.configured:
-            return Cause(CONFIGURED if node in self.problem.annotated else ASKED)
+            return self.problem.settled_cause(node)
         if self.settled.get(node) == chosen.strategy:
             self.counts[PROPAGATED] += 1
             return self._ruled(node)

@@ -27,11 +27,14 @@ def is_constraint(node: Node) -> bool:
 
 
 def constraint_sharding(node: Node, mesh: Mesh) -> Sharding | None:
-    """What a constraint asks of its result on that mesh; None if it is for another one, or on a value that has no dims.
+    """What a constraint asks of its result on that mesh; None if it is for another one, or on a value that has no dims,
+    and of all other nodes.
 
     Raises:
         ShardingError: a Spec that the mesh cannot express.
     """
+    if not is_constraint(node):
+        return None
     sharding = node.attrs["sharding"]
     if not isinstance(sharding, Sharding):
         spec = Spec.of(sharding, f"the constraint {node.label}")
@@ -62,8 +65,6 @@ def constraint_strategy(node: Node, asked: Sharding) -> Strategy:
 
 def permits(node: Node, strategy: Strategy) -> bool:
     """Whether a strategy keeps what the node itself asks: only constraints ask, and those that do not divide yield."""
-    if not is_constraint(node):
-        return True
     asked = constraint_sharding(node, strategy.mesh)
     least = None if asked is None else dividing_layout(asked, node.result_types[0].shape)
     if asked is None or least is None or not satisfies(least, asked):

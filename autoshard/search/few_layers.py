@@ -16,7 +16,6 @@ from typing import Any
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Cause, Decision, Option, Plan
-from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.transform.layers import Alike, RepeatedLayers
 from autoshard.util.errors import GraphError
@@ -56,7 +55,7 @@ class FewLayers:
 
     def within(self, limit: int) -> FewLayers:
         """The same, where the few layers may need at most so many bytes on a device."""
-        short = replace(self.short, options={**self.short.options, MEMORY: limit})
+        short = self.short.within(limit)
         short.remembered.update(self.short.remembered)
         return replace(self, short=short)
 
@@ -163,7 +162,7 @@ def _shortened(problem: Problem, graph: Graph) -> Problem:
     place = {value: i for i, value in enumerate(problem.graph.outputs)}
     asked = tuple(problem.asked_outputs[place[value]] for value in graph.outputs) if problem.asked_outputs else ()
     return replace(
-        problem,
+        problem.within(None),
         graph=graph,
         annotations=kept(problem.annotations),
         fixed=kept(problem.fixed),
@@ -172,7 +171,6 @@ def _shortened(problem: Problem, graph: Graph) -> Problem:
         asked_outputs=asked,
         work=None,
         elsewhere=None,
-        options={name: one for name, one in problem.options.items() if name != MEMORY},
     )
 
 

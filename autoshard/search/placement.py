@@ -22,7 +22,6 @@ from autoshard.layout.mesh import Groups, Mesh
 from autoshard.partition.program import Bundle, Collective, Instruction, ManualCollective, Nest, Program, Start
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
-from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import price_of, program_of, retold
 from autoshard.util.errors import PlanError
@@ -267,7 +266,7 @@ class _Found:
 
     def traffic(self, plan: Plan) -> list[AxisTraffic]:
         hardware = self.problem.hardware
-        program, _ = program_of(plan, hardware, self.problem.passes, self.problem.options.get(MEMORY))
+        program, _ = program_of(plan, hardware, self.problem.passes, self.problem.limit)
         return traffic_of(program, Costs(hardware))
 
     def told(self, which: str) -> Plan:

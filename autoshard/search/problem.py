@@ -7,12 +7,13 @@ of inputs, outputs and by constraints, and the layouts in which data is fed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 from autoshard.core.place import parse_strategy, show_given
 from autoshard.core.strategy import Strategy
+from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import DATA, Graph, Node, Source, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -20,18 +21,20 @@ from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
 from autoshard.optimize import DEFAULT
 from autoshard.partition.bundling import latency_shares
+from autoshard.plan.plan import ASKED, CONFIGURED, Cause
 from autoshard.propagate.mutable_ir import MutableModule
 from autoshard.search.constraints import (
     constraint_sharding,
     constraint_strategy,
     dividing_layout,
-    is_constraint,
     satisfies,
 )
 from autoshard.util.errors import LayoutError, StrategyError
 from autoshard.util.errors import at as where
 from costmodel import Hardware
 
+MEMORY = "memory"
+"""The name among a problem's options of the limit of a device's memory, in bytes."""
 CARRIED = "carried"
 """The role of an input of a flat graph that keeps a tie."""
 Path = tuple[Node, ...]
@@ -101,6 +104,21 @@ class Problem:
         """What searches of this very problem worked out and others need again, by what it is."""
         return {}
 
+    @property
+    def prices(self) -> Prices:
+        """What things take on the hardware; what is known of it is shared by all who ask."""
+        return prices_for(self.hardware)
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes of memory that a device has, if there is a limit."""
+        return self.options.get(MEMORY)
+
+    def within(self, limit: int | None) -> Problem:
+        """The same problem with another limit of memory, or without one."""
+        options = {name: value for name, value in self.options.items() if name != MEMORY}
+        return replace(self, options=options if limit is None else {**options, MEMORY: limit})
+
     @cached_property
     def latency_shares(self) -> Mapping[Value, float]:
         """Values whose collectives can share a buffer with others, and what of the latency each counts."""
@@ -150,12 +168,21 @@ class Problem:
         """
         found = {}
         for node in self.graph.nodes:
-            asked = constraint_sharding(node, self.mesh) if is_constraint(node) else None
+            asked = constraint_sharding(node, self.mesh)
             if node in self.annotated:
                 found[node] = self.annotated[node]
             elif asked is not None and all(dim.closed for dim in asked.dims):
                 found[node] = constraint_strategy(node, asked)
         return found
+
+    def asked_strategy(self, node: Node) -> Strategy | None:
+        """The strategy by which the result of a constraint lies as asked, and no further split; None of other nodes."""
+        asked = constraint_sharding(node, self.mesh)
+        return None if asked is None else constraint_strategy(node, asked)
+
+    def settled_cause(self, node: Node) -> Cause:
+        """Why a node has a strategy that is configured, or asked for by a constraint."""
+        return Cause(CONFIGURED if node in self.annotated else ASKED)
 
     def times(self, value: Value) -> int:
         """How often a step redistributes a value: as often as it is made, once where it is an input."""

@@ -12,16 +12,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import operator_seconds, program_seconds, redistribution_seconds, sending_seconds
-from autoshard.cost.memory import memory_of, peak_memory
-from autoshard.cost.prices import Prices, prices_for
-from autoshard.cost.program_memory import program_memory, program_peak
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
 from autoshard.optimize import Saving, optimize, optimize_freely
 from autoshard.optimize.pipeline import BUCKET
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
-from autoshard.search.memory_limit import MEMORY, over_limit
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
 from autoshard.transform.recompute import saves_memory
@@ -46,11 +43,12 @@ def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int
     made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes), limit)
     if key not in made:
         bucket = 0 if saves_memory(plan.graph) else BUCKET
-        made[key] = optimize(_lowered(plan), hardware, passes, bucket=bucket, limit=limit, fixed=_asked(plan))
+        made[key] = optimize(lowered(plan), hardware, passes, bucket=bucket, limit=limit, fixed=_asked(plan))
     return made[key]
 
 
-def _lowered(plan: Plan) -> Program:
+def lowered(plan: Plan) -> Program:
+    """The program of a plan before all passes."""
     known = _MADE.setdefault(plan, {})
     if () not in known:
         known[()] = lower(plan), ()
@@ -63,53 +61,17 @@ def _asked(plan: Plan) -> set[Node]:
 
 def price_of(problem: Problem, plan: Plan) -> float:
     """Seconds of a step of the program that the plan leads to."""
-    return program_seconds(_program(problem, plan), problem.hardware)
+    return program_seconds(limited_program(problem, plan), problem.hardware)
 
 
-def memory_needed(problem: Problem, plan: Plan) -> int:
-    """Bytes that a device needs for a plan: by the model that searches go by, or by its program where the model is over
-    the limit and the program needs less. Passes, which take long to find out what fits, are asked where it does before
-    them."""
-    limit, most = problem.options.get(MEMORY), peak_memory(plan)
-    if limit is None or most <= limit:
-        return most
-    before = program_peak(_lowered(plan))
-    return min(most, before if before > limit else program_peak(_program(problem, plan)))
-
-
-MOST_ABOVE, LARGE = 1.6, 4_000
-"""How many times what its program needs the model says of a plan of so many operators at most. Of small ones, where
-what an interpreter holds is much beside their tensors, it was up to twice; programs of these are made soon."""
-
-
-def keeps_limit(problem: Problem, plan: Plan) -> bool:
-    """Whether a device has the memory that a plan needs, as a search asks of many: of plans that are far above the
-    limit no program is made."""
-    limit = problem.options.get(MEMORY)
-    if limit is None or (len(plan.graph.nodes) > LARGE and peak_memory(plan) > MOST_ABOVE * limit):
-        return limit is None
-    return memory_needed(problem, plan) <= limit
-
-
-def check_limit(problem: Problem, plan: Plan) -> None:
-    """Refuse a plan that needs more memory than there is.
-
-    Raises:
-        MemoryLimitError: names the step that needs most, and the largest tensors in memory then.
-    """
-    limit = problem.options.get(MEMORY)
-    if limit is not None and memory_needed(problem, plan) > limit:
-        uses = memory_of(plan), program_memory(_program(problem, plan), plan.graph)
-        raise over_limit(plan, min(uses, key=lambda use: use.peak), limit)
-
-
-def _program(problem: Problem, plan: Plan) -> Program:
-    return program_of(plan, problem.hardware, problem.passes, problem.options.get(MEMORY))[0]
+def limited_program(problem: Problem, plan: Plan) -> Program:
+    """The program that the plan leads to, within the problem's limit of memory as far as passes keep to it."""
+    return program_of(plan, problem.hardware, problem.passes, problem.limit)[0]
 
 
 def _unlimited_price(problem: Problem, plan: Plan) -> float:
     """The same where passes may take all memory that they like: which of their places fit takes longest to find."""
-    program = optimize_freely(_lowered(plan), problem.hardware, problem.passes, fixed=_asked(plan))
+    program = optimize_freely(lowered(plan), problem.hardware, problem.passes, fixed=_asked(plan))
     return program_seconds(program, problem.hardware)
 
 
@@ -140,8 +102,8 @@ def cheapest(
     first = with_rings(first, problem.hardware)
     best, least = first, price_of(problem, first) * (1 - by)
     so_far(best=price_of(problem, best))
-    prices, known = prices_for(problem.hardware), {_what(first)}
-    for _, bound, i in sorted((*_by_sum(plan, prices), i) for i, plan in enumerate(others)):
+    known = {_what(first)}
+    for _, bound, i in sorted((*_by_sum(plan, problem.prices), i) for i, plan in enumerate(others)):
         if bound >= least:
             continue
         plan = with_rings(others[i], problem.hardware)

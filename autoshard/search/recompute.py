@@ -15,13 +15,11 @@ from dataclasses import replace
 from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.plan.plan import Plan
 from autoshard.search.flat import Search
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import keeps_limit
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import keeps_limit
 from autoshard.transform.recompute import backward_begins, kept, recomputed
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes
@@ -42,8 +40,8 @@ def recomputing(mode: Search, problem: Problem) -> Plan:
         MemoryLimitError: no plan keeps the limit, even if everything that can be is made again.
     """
     check(problem)
-    limit, refused, best = problem.options.get(MEMORY), None, None
-    free = mode(_with(problem, None))
+    limit, refused, best = problem.limit, None, None
+    free = mode(problem.within(None))
     if limit is None or keeps_limit(problem, free):
         return free
     try:
@@ -78,13 +76,8 @@ def _or(best: Plan | None, refused: MemoryLimitError | None) -> Plan:
     return best
 
 
-def _with(problem: Problem, limit: int | None) -> Problem:
-    options = {name: value for name, value in problem.options.items() if name != MEMORY}
-    return replace(problem, options=options if limit is None else {**options, MEMORY: limit})
-
-
 def _seconds(problem: Problem, plan: Plan) -> float:
-    return plan_seconds(plan, prices_for(problem.hardware))
+    return plan_seconds(plan, problem.prices)
 
 
 # -- which ones
@@ -92,7 +85,7 @@ def _seconds(problem: Problem, plan: Plan) -> float:
 
 def _ranked(problem: Problem, plan: Plan) -> list[Node]:
     """Nodes that can be made again, those first that cost least time for a byte that need not be kept."""
-    graph, prices = plan.graph, prices_for(problem.hardware)
+    graph, prices = plan.graph, problem.prices
     stays = {*graph.inputs, *(value for node in kept(graph) for value in node.results)}
     found = []
     for place, node in enumerate(kept(graph)):

@@ -21,7 +21,7 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.steps import run_step
 from autoshard.search import Problem
-from autoshard.search.greedy.bfs import propagated
+from autoshard.search.greedy.bfs import propagations
 from autoshard.trace.evaluate import evaluate
 from autoshard.transform.grad import gradient
 from costmodel import preset
@@ -114,7 +114,7 @@ def check_gradient(
     strategies = differing(enumerate_strategies(node.rule, mesh), share, of)
     for i, strategy in enumerate(strategies):
         if i == 0:
-            plan = propagated(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}), compared=False)
+            plan = propagations(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))[0]
         else:
             plan = random_plan(graph, mesh, np.random.default_rng([i, 5]), fixed={node: strategy})
         run_and_compare(plan, feeds, whole, comm, rtol, f"gradient of {op.name} {attrs} by {strategy}")

@@ -47,7 +47,7 @@ def local_search() -> LocalSearch:
         for node in graph.nodes
     }
     assert len(columns) == READERS
-    return LocalSearch(Assignment(pricing, columns), mesh, graph.nodes, {}, {})
+    return LocalSearch(Assignment(pricing, columns), graph.nodes, {}, {})
 
 
 def paid(local_search: LocalSearch) -> float:

@@ -71,7 +71,7 @@ def test_a_limit_is_only_said_to_be_reached_where_it_is(pricing, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_an_answer_is_the_best_of_the_candidates(pricing, seed):
     made = assignment(pricing, seed)
-    local_search = LocalSearch(made, MESH, pricing.graph.nodes, {}, {})
+    local_search = LocalSearch(made, pricing.graph.nodes, {}, {})
     for node in pricing.graph.nodes:
         gain, best = local_search.best_response(node)
         local_cost, now = LocalCost(made, node), made.chosen[node]

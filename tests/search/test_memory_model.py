@@ -17,8 +17,7 @@ from autoshard.ir.graph import Node
 from autoshard.layout import Layout, Mesh
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.runtime.local import LocalComm
-from autoshard.search.memory_limit import read_limit
-from autoshard.search.memory_model import memory_model
+from autoshard.search.memory_limit import memory_model, read_limit
 from autoshard.search.problem import Problem
 from autoshard.trace.function import trace
 from autoshard.transform import train_step

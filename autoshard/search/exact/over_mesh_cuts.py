@@ -88,8 +88,9 @@ class TooLargeError(PlanError):
     """The problem has more operators or strategies than a short search looks at."""
 
 
-def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
-    """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
+def small_optimum(problem: Problem, known: float = math.inf) -> Plan | None:
+    """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once; None where
+    none is found that costs less than what is known.
 
     The mesh is used in few parts (`MeshCuts`, short). Of several ways to do so the best of those that a first bound
     promises most of.
@@ -100,32 +101,23 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
 
     Raises:
         TooLargeError: the problem is larger.
-        PlanError: no plan is found that costs less.
     """
-    known = known if MeshCuts(problem, short=True).is_whole else math.inf
-    best: tuple[FactorGraph, Solution] | None = None
-    for factor_graph, search in promising(problem):
-        solution, _ = search.run(known)
-        if solution is not None:
-            best, known = (factor_graph, solution), solution.value
-    if best is None:
-        raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
-    return plan_of_assignment(*best)
+    best: Plan | None = None
+    searches = promising(problem)
+    known = math.inf if any(search.whole.units.bundled for search in searches) else known
+    for search in searches:
+        best = near_optimum(search, known) or best
+        known = min(known, search.value)
+    return best
 
 
-def near_optimum(factor_graph: FactorGraph, search: ExactSearch) -> Plan:
-    """The plan that one of the searches of `promising` finds.
-
-    Raises:
-        PlanError: it finds none.
-    """
-    solution, _ = search.run()
-    if solution is None:
-        raise PlanError(f"no plan of {factor_graph.graph.name!r} is found in time")
-    return plan_of_assignment(factor_graph, solution)
+def near_optimum(search: ExactSearch, known: float = math.inf) -> Plan | None:
+    """The plan that one of the searches of `promising` finds; None if it finds none that costs less than is known."""
+    solution, _ = search.run(known)
+    return None if solution is None else plan_of_assignment(search.whole, solution)
 
 
-def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
+def promising(problem: Problem) -> list[ExactSearch]:
     """Searches for the least sum of a small problem, on the cuts of its mesh of which a first bound promises most.
 
     Raises:
@@ -135,20 +127,16 @@ def promising(problem: Problem) -> list[tuple[FactorGraph, ExactSearch]]:
         raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
     mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
     sweeps = SWEEPS if is_short(problem) else FEW_SWEEPS
-    found = []
+    found: list[tuple[float, ExactSearch]] = []
     for units in mesh_cuts:
-        factor_graph, search = _small_search(problem, units, end)
+        factor_graph = factor_graph_of(problem, units, detours=PARTS)
+        if sum(factor_graph.sizes) > SMALL_CHOICES:
+            raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
+        search = ExactSearch(factor_graph, end, GOOD)
         bound = 0.0 if mesh_cuts.total == 1 else search.glance(sweeps)
         mesh_cuts.note(bound)
-        found.append((bound, factor_graph, search))
-    return [(factor_graph, search) for _, factor_graph, search in sorted(found, key=lambda one: one[0])[:PROMISING]]
-
-
-def _small_search(problem: Problem, units: MeshUnits, end: float) -> tuple[FactorGraph, ExactSearch]:
-    factor_graph = factor_graph_of(problem, units, detours=PARTS)
-    if sum(factor_graph.sizes) > SMALL_CHOICES:
-        raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
-    return factor_graph, ExactSearch(factor_graph, end, GOOD)
+        found.append((bound, search))
+    return [search for _, search in sorted(found, key=lambda one: one[0])[:PROMISING]]
 
 
 def is_short(problem: Problem) -> bool:
@@ -182,7 +170,7 @@ def factor_graph_of(
     if key in problem.remembered and candidates is None:
         return problem.remembered[key]
     transfers = _transfers(problem.hardware, units)
-    factor_graph = FactorGraph(problem, prices_for(problem.hardware), units, transfers, candidates, detours)
+    factor_graph = FactorGraph(problem, problem.prices, units, transfers, candidates, detours)
     if candidates is None and (not units.bundled or len(units) <= SHARED_UNITS):
         problem.remembered[key] = factor_graph
     return factor_graph

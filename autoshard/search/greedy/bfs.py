@@ -43,7 +43,6 @@ from autoshard.plan.plan import (
 from autoshard.redistribute.planner import plan_steps
 from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
-from autoshard.search.constraints import constraint_sharding, constraint_strategy, is_constraint
 from autoshard.search.flat import CARRIED
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.problem import Problem
@@ -64,8 +63,11 @@ def unpropagated(problem: Problem, search: str) -> Plan:
         StrategyError: an annotation that does not fit.
     """
     configured = problem.configured
-    strategies = {node: configured.get(node) or _alone(node, problem) for node in problem.graph.nodes}
-    assignment = Assignment(Pricing(problem, chooser(problem.mesh, problem.hardware).prices), strategies)
+    strategies = {
+        node: configured.get(node) or problem.asked_strategy(node) or replicated_strategy(node.rule, problem.mesh)
+        for node in problem.graph.nodes
+    }
+    assignment = Assignment(Pricing(problem, problem.prices), strategies)
 
     def cause(node: Node) -> Cause:
         return Cause(CONFIGURED if node in configured else PRICED)
@@ -74,12 +76,6 @@ def unpropagated(problem: Problem, search: str) -> Plan:
         "to follow the configured operators" if configured else "no operator is configured, and to start from one"
     )
     return plan_of(problem, assignment, cause, f"nothing propagated: {followed} costs more", search)
-
-
-def _alone(node: Node, problem: Problem) -> Strategy:
-    """What is asked of a node by a sharding; else all of it on every rank."""
-    asked = constraint_sharding(node, problem.mesh) if is_constraint(node) else None
-    return replicated_strategy(node.rule, problem.mesh) if asked is None else constraint_strategy(node, asked)
 
 
 MARGIN = 0.05
@@ -93,26 +89,19 @@ def propagate(problem: Problem) -> Plan:
     Raises:
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    prices = chooser(problem.mesh, problem.hardware).prices
-    first, *others = sorted(_ways(problem, True), key=lambda plan: redistribution_seconds(plan, prices))
+    first, *others = sorted(_ways(problem, True), key=lambda plan: redistribution_seconds(plan, problem.prices))
     best = cheapest(problem, (first, *others), MARGIN)
     return cheapest(problem, (best, unpropagated(problem, "bfs")))
 
 
-def propagated(problem: Problem, compared: bool) -> Plan:
-    """The first of `propagations`."""
-    return propagations(problem, compared)[0]
-
-
-def propagations(problem: Problem, compared: bool) -> list[Plan]:
+def propagations(problem: Problem, compared: bool = False) -> list[Plan]:
     """All that `propagate` chooses from, the cheapest by the sums that searches go by first.
 
     Args:
         compared: every decision comes with runners-up.
     """
-    prices = chooser(problem.mesh, problem.hardware).prices
     found = (*_ways(problem, compared), unpropagated(problem, "bfs"))
-    return sorted(found, key=lambda plan: plan_seconds(plan, prices))
+    return sorted(found, key=lambda plan: plan_seconds(plan, problem.prices))
 
 
 def _ways(problem: Problem, compared: bool) -> Iterator[Plan]:
@@ -125,7 +114,6 @@ class _Propagation:
         self.problem, self.graph, self.compared = problem, problem.graph, compared
         self.keeps, self.leading = keeps, leading
         self.chooser = chooser(problem.mesh, problem.hardware)
-        self.prices = self.chooser.prices
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
         self.input_causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
         self.decisions: dict[Node, Decision] = {}
@@ -327,6 +315,6 @@ class _Propagation:
                 steps = [step for step in plan_steps(before, after, value.type.shape) if step.communicates]
                 if steps:
                     moved = sum(step.elements_moved(value.type.shape) for step in steps) * value.type.dtype.itemsize
-                    paid = self.prices.redistribution(before, after, value.type)
+                    paid = self.problem.prices.redistribution(before, after, value.type)
                     found.append(Conflict(value.name, made[0].label, node.label, before, after, moved, paid))
         return tuple(found)

@@ -28,7 +28,7 @@ import numpy as np
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_bytes, local_nbytes
-from autoshard.cost.prices import Prices
+from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh
@@ -60,7 +60,7 @@ MOST_PRICED = 32
 @lru_cache(maxsize=8)
 def chooser(mesh: Mesh, hardware: Hardware) -> Chooser:
     """The judge for a mesh and hardware, with all that it has judged so far: plans of like graphs share it."""
-    return Chooser(mesh, Prices(hardware))
+    return Chooser(mesh, prices_for(hardware))
 
 
 class Chooser:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from autoshard.core.enumerate import listing
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import Mesh
 from autoshard.search.assignment import Assignment, Choice
 from autoshard.search.constraints import permits
 from autoshard.search.domains import mesh_units_of
@@ -47,14 +46,14 @@ class LocalSearch:
     def __init__(
         self,
         assignment: Assignment,
-        mesh: Mesh,
         free: Sequence[Node],
         known: dict[Node, tuple[Choice, ...]],
         responses: dict[tuple, tuple[float, Choice]],
     ) -> None:
-        self.assignment, self.mesh, self.pricing = assignment, mesh, assignment.pricing
+        self.assignment, self.pricing = assignment, assignment.pricing
+        self.mesh = assignment.pricing.problem.mesh
         self.free, self.known, self.responses = dict.fromkeys(free), known, responses
-        self.units = mesh_units_of(mesh, self.pricing.graph)
+        self.units = mesh_units_of(self.mesh, self.pricing.graph)
         self.least = LEAST_GAIN * assignment.seconds
         self._near: dict[Node, tuple[Node, ...]] = {}
         self._least_work: dict[Node, float] = {}

@@ -16,7 +16,6 @@ import numpy as np
 from autoshard.core.strategy import Strategy
 from autoshard.cost.live_terms import LiveTerms
 from autoshard.cost.memory import MemoryModel, note_peak
-from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -25,7 +24,7 @@ from autoshard.search.constraints import permits
 from autoshard.search.greedy.candidates import suggested
 from autoshard.search.local.byte_prices import byte_prices
 from autoshard.search.local.icm import LocalSearch
-from autoshard.search.memory_model import memory_model
+from autoshard.search.memory_limit import memory_model
 from autoshard.search.problem import Problem
 
 Strategies = Mapping[Node, Strategy]
@@ -81,11 +80,9 @@ class MemoryEvaluator:
 
 def search_within_limit(
     problem: Problem,
-    prices: Prices,
     starts: Sequence[Strategies],
     others: Sequence[Strategies],
     limit: int,
-    fixed: Strategies,
     memory: MemoryEvaluator | None = None,
 ) -> EvaluatedAssignment:
     """The fastest strategies that were found to need at most `limit` bytes on a device; else those that need least.
@@ -93,49 +90,39 @@ def search_within_limit(
     Args:
         starts: what to improve, the most promising one first.
         others: what may fit as it is; the fastest that does (or that which needs least) is improved as well.
-        fixed: strategies that stay as they are.
         memory: the problem's, if there is one already.
     """
-    return _MultiplierSearch(problem, prices, starts, limit, fixed, memory or MemoryEvaluator(problem)).run(others)
+    return _MultiplierSearch(problem, starts, limit, memory or MemoryEvaluator(problem)).run(others)
 
 
 class _MultiplierSearch:
-    def __init__(
-        self,
-        problem: Problem,
-        prices: Prices,
-        starts: Sequence[Strategies],
-        limit: int,
-        fixed: Strategies,
-        memory: MemoryEvaluator,
-    ) -> None:
-        self.problem, self.prices, self.fixed = problem, prices, fixed
+    def __init__(self, problem: Problem, starts: Sequence[Strategies], limit: int, memory: MemoryEvaluator) -> None:
+        self.problem, self.memory = problem, memory
         self.limit = math.floor(limit * (1 - SPARE))
-        self.memory = memory
         self.starts = list(starts)
-        self.free = [node for node in problem.graph.nodes if node not in fixed]
+        self.free = [node for node in problem.graph.nodes if node not in problem.configured]
         self.short: dict[int, None] = {}
         self.found: list[EvaluatedAssignment] = []
         self.swept = 0
         self.known: dict[tuple, tuple[Choice, ...]] = {}
         self.further: dict[tuple, Sequence[Strategy]] = {}
 
-    def run(self, others: Sequence[Strategies] = ()) -> EvaluatedAssignment:
-        self.plain = plain = Pricing(self.problem, self.prices)
+    def run(self, others: Sequence[Strategies]) -> EvaluatedAssignment:
+        self.plain = plain = Pricing(self.problem, self.problem.prices)
         looked_at = [self._note(Assignment(plain, one)) for one in others]
         first, *_ = [self._note(Assignment(plain, one)) for one in self.starts]
         if looked_at:
             self.starts.append(self._best_of(looked_at).strategies)
         low, high, price = 0.0, math.inf, FIRST * first.seconds / max(first.peak, 1)
-        dividing_layout = 0
+        fitted = 0
         for _ in range(MOST_PRICES):
             if self._at(price):
-                high, dividing_layout = price, dividing_layout + 1
+                high, fitted = price, fitted + 1
                 if not self.short:
                     break  # nothing was ever over the limit: another price changes nothing
             else:
                 low = price
-            if dividing_layout > BISECTIONS or (dividing_layout and self.swept > MOST_SWEPT):
+            if fitted > BISECTIONS or (fitted and self.swept > MOST_SWEPT):
                 break
             price = STEP * price if high == math.inf else math.sqrt(low * high) if low else high / STEP
         return self._best_of(self.found)
@@ -150,12 +137,12 @@ class _MultiplierSearch:
         """Improve for one price of a byte; whether something fits. Where all fits no byte has a price."""
         each = price / math.sqrt(max(len(self.short), 1))
         nbytes = byte_prices(self.memory.model.schedule, dict.fromkeys(self.short, each))
-        pricing, self.known = Pricing(self.problem, self.prices, nbytes, self.plain), {}
+        pricing, self.known = Pricing(self.problem, self.problem.prices, nbytes, self.plain), {}
         known = {node: self._known(pricing, node) for node in self.free}
         responses: dict[tuple, tuple[float, Choice]] = {}
         made: list[tuple[EvaluatedAssignment, Strategies]] = []
         for start in self.starts:
-            local_search = LocalSearch(Assignment(pricing, start), self.problem.mesh, self.free, known, responses)
+            local_search = LocalSearch(Assignment(pricing, start), self.free, known, responses)
             local_search.sweep(self.free)
             made.append((self._note(local_search.assignment), start))
         self.swept += len(self.free) * len(self.starts)

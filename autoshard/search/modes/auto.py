@@ -22,10 +22,10 @@ from autoshard.plan.plan import Plan
 from autoshard.search.constraints import is_constraint
 from autoshard.search.exact.over_mesh_cuts import affords_all_cuts
 from autoshard.search.flat import Search
-from autoshard.search.greedy.choose import chooser
+from autoshard.search.memory_limit import keeps_limit
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, keeps_limit, retold
+from autoshard.search.program_price import cheapest, retold
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
@@ -59,7 +59,7 @@ def auto(problem: Problem) -> Plan:
             break
         one = again(mesh)
         plan = search(replace(one, thrifty=len(every) > 1))
-        found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, chooser(mesh, problem.hardware).prices)
+        found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, problem.prices)
         fitting += [str(mesh)] if keeps_limit(one, plan) else []  # if none does, what is missing can be told
         slowest = max(slowest, now() - began)
     best = min(fitting or found, key=lambda shape: seconds[shape])

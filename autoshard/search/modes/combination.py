@@ -25,17 +25,15 @@ from autoshard.search.exact.over_mesh_cuts import (
     is_short,
     small_optimum,
 )
-from autoshard.search.greedy.bfs import propagated, propagations
-from autoshard.search.greedy.choose import chooser
+from autoshard.search.greedy.bfs import propagations
 from autoshard.search.greedy.refine import splits_further
 from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
 from autoshard.search.local.memory_multiplier import MemoryEvaluator, search_within_limit, with_input_layouts
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import keeps_limit
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.modes.factor import factor
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import keeps_limit
 from autoshard.search.registry import find_mode
 from autoshard.util.errors import PlanError
 
@@ -69,7 +67,7 @@ class Combination:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph = problem, problem.graph
-        self.prices = chooser(problem.mesh, problem.hardware).prices
+        self.prices = problem.prices
         self.rules = problem.remembered.get(RULES) or (factor(problem) if problem.work is not None else None)
         self.settled = self._settled()
         self.has_least = False
@@ -104,7 +102,7 @@ class Combination:
         """The plan of the assignment that came next to the best one by its sum: its program may cost less. To price the
         programs of large graphs takes long, and latency, of which sums know least, is little of theirs."""
         small = len(self.graph.nodes) <= SMALL_NODES
-        tried = self.problem.options.get(MEMORY) is None and small
+        tried = self.problem.limit is None and small
         for local_search in self.others if tried else ():
             yield self._best(self._polished(local_search).assignment)
 
@@ -122,7 +120,7 @@ class Combination:
     def _limit(self) -> int | None:
         """The memory limit, where plans can be looked for that keep it."""
         nested = self.problem.runs or any(node.regions for node in self.graph.nodes)
-        return None if nested else self.problem.options.get(MEMORY)
+        return None if nested else self.problem.limit
 
     def _best(self, assignment: Assignment) -> Plan:
         """The plan of an assignment."""
@@ -133,7 +131,7 @@ class Combination:
         problem, wide = self.problem, self.starts[-1].plan
         starts = [assignment.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
         hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
-        found = search_within_limit(problem, self.prices, starts, hand, limit, problem.configured, memory)
+        found = search_within_limit(problem, starts, hand, limit, memory)
         kept = Assignment(Pricing(with_input_layouts(problem, found), self.prices), found.strategies)
         plan = plan_with_causes(problem, kept, self.starts, self.settled, NAME)
         memory.note(plan)
@@ -187,14 +185,14 @@ class Combination:
     def _starts(self) -> Iterator[SearchStart]:
         if self.rules is not None:
             yield SearchStart("rules alone", self.rules, True, True)
-        for spread in propagations(self.problem, compared=False):
+        for spread in propagations(self.problem):
             yield SearchStart("breadth-first propagation", spread, True, True)
         spread = next(start.plan for start in self.starts if start.plan.search == "bfs")
         if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
             fixed = {**self.problem.fixed, **self.settled}
-            yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
+            yield SearchStart("rules and prices", propagations(replace(self.problem, fixed=fixed))[0])
         yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
-        if self.problem.options.get(MEMORY) is None and is_short(self.problem):
+        if self.problem.limit is None and is_short(self.problem):
             yield from self._least_sum()
 
     def _least_sum(self) -> Iterator[SearchStart]:
@@ -203,8 +201,6 @@ class Combination:
             plan = small_optimum(self.problem, self._known_seconds())
         except TooLargeError:
             return
-        except PlanError:
-            plan = None
         self.has_least = True
         if plan is not None:
             yield SearchStart("least sum", plan)
@@ -280,9 +276,7 @@ class Improvement:
             first,
             *(assignment for assignment in others[: MOST_DRAFTS - 1] if assignment.seconds <= NEAR * first.seconds),
         ]
-        local_searches = [
-            LocalSearch(assignment, self.problem.mesh, free, self.known, self.responses) for assignment in near
-        ]
+        local_searches = [LocalSearch(assignment, free, self.known, self.responses) for assignment in near]
         for one in local_searches:
             one.sweep(free)
         return sorted(local_searches, key=lambda one: one.assignment.seconds)

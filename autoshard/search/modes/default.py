@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import Decision, Plan
 from autoshard.search.exact.over_mesh_cuts import (
@@ -42,16 +41,15 @@ from autoshard.search.exact.over_mesh_cuts import (
     promising,
 )
 from autoshard.search.exact.search import ExactSearch
-from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.few_layers import FewLayers
 from autoshard.search.greedy.bfs import propagations
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import keeps_limit
 from autoshard.search.modes.combination import CERTAINTY, HOPE, NAME, NEAR, RULES, Combination
 from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, keeps_limit, price_of, retold
+from autoshard.search.program_price import cheapest, price_of, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -115,7 +113,7 @@ def _told(best: Plan, decisions: Mapping[Node, Decision]) -> Plan:
 
 def _by_few_layers(few: FewLayers) -> Plan | None:
     """What this mode has for few of the layers, for all of them; None where that needs more memory than there is."""
-    problem, limit = few.problem, few.problem.options.get(MEMORY)
+    problem, limit = few.problem, few.problem.limit
     if problem.work is not None:
         few.short.remembered[RULES] = few.restricted(factor(problem))
     searched = [_searched_few(few)]
@@ -208,7 +206,7 @@ def _near(searched: _SearchedFew) -> Iterator[Plan]:
     others = {name: price_of(few.short, plan) for name, plan in named.items() if plan.graph is not few.short.graph}
     most = price_of(few.short, own.found)
     for i, name in enumerate(sorted(others, key=others.__getitem__)):
-        hope = NEAR if i == 0 and few.short.options.get(MEMORY) is not None else HOPE
+        hope = NEAR if i == 0 and few.short.limit is not None else HOPE
         if others[name] <= hope * most:
             yield from filter(None, (_made(partial(find_mode(name), problem)),))
 
@@ -239,32 +237,31 @@ def _plans(own: Combination) -> Iterator[Plan]:
             yield plan
 
 
-def _made(other: Callable[[], Plan]) -> Plan | None:
+def _made(other: Callable[[], Plan | None]) -> Plan | None:
     """Another mode's plan; None where it has none of the problem."""
     with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
         return other()
 
 
-def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan]]:
+def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan | None]]:
     """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
     On small meshes assignments begin with the least sum, on large ones plans near it are others to compare with.
     Dynamic programming has another, which costs little more where the least sum was looked for, and is the only one of
     large graphs and of loops on large meshes."""
     problem, short = own.problem, is_short(own.problem)
-    if problem.options.get(MEMORY) is not None or problem.thrifty and not short:
+    if problem.limit is not None or problem.thrifty and not short:
         return
-    searches: list[tuple[FactorGraph, ExactSearch]] = []
+    searches: list[ExactSearch] = []
     if not short and not problem.runs:
         with suppress(TooLargeError):
             searches = promising(problem)
     if short or not searches and not own.has_least:
         yield partial(dynamic_programming, problem)
-    yield from (partial(near_optimum, *search) for search in searches)
+    yield from (partial(near_optimum, search) for search in searches)
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
-    prices = prices_for(problem.hardware)
-    return lambda plan: plan_seconds(plan, prices)
+    return lambda plan: plan_seconds(plan, problem.prices)
 
 
 def _keeps(problem: Problem, plan: Plan) -> bool:

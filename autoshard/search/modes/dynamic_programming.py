@@ -15,7 +15,7 @@ import numpy as np
 from autoshard.core.strategy import Strategy
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
-from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
+from autoshard.plan.plan import PRICED, Cause, Plan
 from autoshard.search.algo_parameters import NAMES, SearchParameters, is_elementwise
 from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
@@ -23,13 +23,11 @@ from autoshard.search.constraints import is_constraint, permits
 from autoshard.search.domains import Domain
 from autoshard.search.exact.over_mesh_cuts import factor_graph_of
 from autoshard.search.factor_graph import FactorGraph
-from autoshard.search.greedy.choose import chooser
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.eliminations import CostGraph
 from autoshard.search.problem import Problem
 from autoshard.search.redistribution_tables import PARTS
 from autoshard.search.registry import search_mode
-from autoshard.search.rules.spread_constraints import ASKED
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 
@@ -53,12 +51,11 @@ def dynamic_programming(problem: Problem) -> Plan:
                 f"search mode {NAME} cannot plan {node.op.name}: {node.label}{where(node.source)} holds operators of "
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
-    prices = chooser(problem.mesh, problem.hardware).prices
     algorithm, mesh_cuts = SearchParameters.of(problem.options), MeshCuts(problem, short=True)
-    pricing = Pricing(problem, prices)
+    pricing = Pricing(problem, problem.prices)
     best: tuple[Assignment, CostGraph] | None = None
     for units in mesh_cuts:
-        candidates = None if algorithm == PLAIN else Candidates(algorithm, prices)
+        candidates = None if algorithm == PLAIN else Candidates(algorithm, problem.prices)
         factor_graph = factor_graph_of(problem, units, candidates, PARTS)
         costs = cost_graph(factor_graph, algorithm)
         choice = costs.solve()
@@ -67,7 +64,11 @@ def dynamic_programming(problem: Problem) -> Plan:
         if best is None or assignment.seconds < best[0].seconds:
             best = assignment, costs
     assert best is not None
-    return plan_of(problem, best[0], lambda node: _cause(node, problem), _description(best[1], mesh_cuts), NAME)
+
+    def cause(node: Node) -> Cause:
+        return problem.settled_cause(node) if node in problem.configured else Cause(PRICED)
+
+    return plan_of(problem, best[0], cause, _description(best[1], mesh_cuts), NAME)
 
 
 class Candidates:
@@ -123,12 +124,6 @@ def _forbidden(node: Node, factor_graph: FactorGraph) -> np.ndarray:
     """[strategies], infinite where a strategy does not keep what a constraint asks."""
     menu = factor_graph.menus[node]
     return np.array([0.0 if permits(node, menu.strategy(row)) else np.inf for row in range(len(menu))])
-
-
-def _cause(node: Node, problem: Problem) -> Cause:
-    if node in problem.configured:
-        return Cause(CONFIGURED if node in problem.annotated else ASKED)
-    return Cause(PRICED)
 
 
 def _description(costs: CostGraph, mesh_cuts: MeshCuts) -> str:

@@ -31,10 +31,10 @@ from autoshard.search.exact.over_mesh_cuts import (
     solve_over_mesh_cuts,
 )
 from autoshard.search.exact.search import EQUAL, solve
-from autoshard.search.memory_limit import MEMORY
+from autoshard.search.memory_limit import keeps_limit
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, keeps_limit, price_of, retold
+from autoshard.search.program_price import cheapest, price_of, retold
 from autoshard.search.recompute import RECOMPUTE, recomputing
 from autoshard.search.registry import find_mode, plan_flat, search_mode
 from autoshard.util.clock import now
@@ -80,7 +80,7 @@ def _priced(problem: Problem, found: Plan) -> Plan:
     """The plan, or the default mode's if its program costs less, with what is known of the program's price."""
     best, stats = cheapest(problem, (found, *_rivals(problem))), found.search_stats
     seconds = price_of(problem, best)
-    if problem.options.get(MEMORY) is not None and seconds < stats.get("bound", 0.0) * (1 - EQUAL):
+    if problem.limit is not None and seconds < stats.get("bound", 0.0) * (1 - EQUAL):
         return _unproven(problem, best, "its program needs less memory than the bound knows of")
     known = {**stats, "sum": stats["seconds"], "seconds": seconds}
     if "bound" in stats:
@@ -101,10 +101,9 @@ def _unproven(problem: Problem, plan: Plan, why: str) -> Plan:
 def _rivals(problem: Problem) -> tuple[Plan, ...]:
     """Plans of the default mode, and of dynamic programming where there is no limit of memory, which it keeps none of;
     those that they find within the limit."""
-    limit = {name: value for name, value in problem.options.items() if name == MEMORY}
-    alone = replace(problem, options=limit)
+    alone = replace(problem, options={}).within(problem.limit)
     found = []
-    for name in RIVALS[: 1 if limit else None]:
+    for name in RIVALS[: None if problem.limit is None else 1]:
         with suppress(PlanError):
             plan = find_mode(name)(alone)
             if keeps_limit(problem, plan):
@@ -114,7 +113,7 @@ def _rivals(problem: Problem) -> tuple[Plan, ...]:
 
 def _optimal(problem: Problem) -> Plan:
     limit = _time_limit(problem)
-    if problem.options.get(MEMORY) is None:
+    if problem.limit is None:
         mesh_cuts = MeshCuts(problem)
         return _described(plan_of_assignment(*solve_over_mesh_cuts(problem, limit, mesh_cuts=mesh_cuts)), mesh_cuts)
     return _within_memory(problem, limit)
@@ -167,10 +166,10 @@ def _time_limit(problem: Problem) -> float:
 
 def _planned(problem: Problem, units: MeshUnits, time_limit: float) -> Plan:
     """The best plan in one way that keeps the memory limit."""
-    factor_graph, limit, started = factor_graph_of(problem, units), problem.options[MEMORY], now()
+    factor_graph, started = factor_graph_of(problem, units), now()
     solution = solve(factor_graph, time_limit / 2)
     plan = plan_of_assignment(factor_graph, solution)
-    if keeps_limit(problem, plan):
+    if problem.limit is None or keeps_limit(problem, plan):
         return plan
     left = time_limit - (now() - started)
-    return plan_of_assignment(factor_graph, solve_within_limit(factor_graph, limit, left, solution.bound))
+    return plan_of_assignment(factor_graph, solve_within_limit(factor_graph, problem.limit, left, solution.bound))

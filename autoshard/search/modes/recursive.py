@@ -21,19 +21,16 @@ from autoshard.cost.blocks import local_bytes
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
+from autoshard.plan.plan import PRICED, Cause, Plan
 from autoshard.search.algo_parameters import NAMES, SearchParameters, is_elementwise
 from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
-from autoshard.search.constraints import constraint_sharding, constraint_strategy, is_constraint
 from autoshard.search.domains import primes
 from autoshard.search.greedy.bfs import unpropagated
-from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import Axes, given
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
-from autoshard.search.rules.spread_constraints import ASKED
 
 NAME = "recursive_programming"
 OPTIONS = tuple(name for name in NAMES if "approxi" not in name)
@@ -64,13 +61,12 @@ def cut_in_rounds(problem: Problem) -> Plan:
 class _Cuts:
     def __init__(self, problem: Problem, algorithm: SearchParameters) -> None:
         self.problem, self.graph, self.mesh, self.algorithm = problem, problem.graph, problem.mesh, algorithm
-        self.prices = chooser(problem.mesh, problem.hardware).prices
+        self.prices = problem.prices
         self.pieces = [piece for axis in self.mesh.all_axes for piece in primes(axis)]
         self.fixed = dict(problem.configured)
         for node in self.graph.nodes:
-            asked = constraint_sharding(node, self.mesh) if is_constraint(node) and node not in self.fixed else None
-            if asked is not None:
-                self.fixed[node] = constraint_strategy(node, asked)
+            if node not in self.fixed and (asked := problem.asked_strategy(node)) is not None:
+                self.fixed[node] = asked
         self.units = sorted(self._units(), key=lambda unit: -sum(map(self._weight, unit)))
         self.cut: dict[Node, Strategy] = {node: replicated_strategy(node.rule, self.mesh) for node in self.graph.nodes}
         self.decided: dict[Node, Strategy] = {}
@@ -78,9 +74,7 @@ class _Cuts:
         self.known: dict[tuple, Sequence[Strategy]] = {}
 
     def cause(self, node: Node) -> Cause:
-        if node not in self.fixed:
-            return Cause(PRICED)
-        return Cause(CONFIGURED if node in self.problem.annotated else ASKED)
+        return self.problem.settled_cause(node) if node in self.fixed else Cause(PRICED)
 
     def _weight(self, node: Node) -> float:
         return self._times(node) * self.prices.work(node, replicated_strategy(node.rule, self.mesh))

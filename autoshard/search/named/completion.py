@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from autoshard.core.strategy import Strategy, is_legal, project
-from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
@@ -104,7 +103,7 @@ class Completion:
         following = self._following(node)
         strategy = self.adjust(node, following) or following
         cause = Cause(FOLLOWED if strategy is following else NAMED)
-        prices, edges = prices_for(self.problem.hardware), 0.0
+        prices, edges = self.problem.prices, 0.0
         for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
             if value not in self.layouts:
                 if node not in self.problem.leaving_loops:
@@ -136,8 +135,7 @@ class Completion:
             return
         strategy = Strategy(node.rule, self.problem.mesh, axes)
         if strategy.result_layouts[0] is layout:
-            prices = prices_for(self.problem.hardware)
-            option = Option(strategy, 0.0, 0.0, prices.work(node, strategy))
+            option = Option(strategy, 0.0, 0.0, self.problem.prices.work(node, strategy))
             self.decisions[node] = Decision(option, Cause(FOLLOWED))
             self.layouts[value] = layout
 

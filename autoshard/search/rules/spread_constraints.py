@@ -13,7 +13,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.ops.control import INTO, OPERAND, RESULT, NodeEdges, ValueLocation
-from autoshard.plan.plan import PROPAGATED
+from autoshard.plan.plan import ASKED, PROPAGATED
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation
 from autoshard.propagate.pipeline import IMPORT
@@ -23,9 +23,6 @@ from autoshard.search.problem import Path, Place, Problem
 from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding
 from autoshard.util.errors import PlanError
 from autoshard.util.text import first_of
-
-ASKED = "asked"
-
 
 # -- what is settled already takes part in propagation
 

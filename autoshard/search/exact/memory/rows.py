@@ -21,7 +21,7 @@ from autoshard.search.domains import Domain
 from autoshard.search.exact.memory.copies import CopySizes, CopyUse, LiveCopies, live_copies_of
 from autoshard.search.exact.memory.spans import scaled
 from autoshard.search.factor_graph import FactorGraph, ValueFactor
-from autoshard.search.memory_model import memory_model
+from autoshard.search.memory_limit import memory_model
 from autoshard.search.multi_layout import MultiLayoutCost
 from costmodel import live_bytes
 
