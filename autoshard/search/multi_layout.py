@@ -60,17 +60,26 @@ class MultiLayoutCost:
         """Whether nothing ever costs anything."""
         return not self.base.any() and not any(self.seconds[:, np.unique(rows)].any() for rows in self.users)
 
-    def restricted(self, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
-        """The same with only some choices of the maker and of each user."""
+    def among(self, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
+        """The same with only some choices of the maker and of each user; layouts keep their numbers."""
         rows, maker = np.unique(self.maker[keep[0]], return_inverse=True)
         users, kinds = [], []
         for wants, kind, kept in zip(self.users, self.kinds, keep[1:], strict=True):
             used, which = np.unique(kind[kept], return_inverse=True)
             users.append(wants[used])
             kinds.append(which)
-        layouts = np.unique(np.concatenate([wants.reshape(-1) for wants in users])) if users else np.arange(1)
-        users = [np.searchsorted(layouts, wants) for wants in users]
-        return MultiLayoutCost(self.seconds[np.ix_(rows, layouts)], self.base[rows], maker, tuple(users), tuple(kinds))
+        return MultiLayoutCost(self.seconds[rows], self.base[rows], maker, tuple(users), tuple(kinds))
+
+    def restricted(self, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
+        """The same, and without the layouts that then nobody wants."""
+        some = self.among(keep)
+        layouts = _different([wants.reshape(-1) for wants in some.users]) if some.users else np.arange(1)
+        users = tuple(np.searchsorted(layouts, wants) for wants in some.users)
+        return MultiLayoutCost(some.seconds[:, layouts], some.base, some.maker, users, some.kinds)
+
+    def kind_of(self, position: int) -> np.ndarray:
+        """[choices of the position], the kind of each; the maker is position 0."""
+        return self.kinds[position - 1] if position else self.maker
 
     def folded(self) -> MultiLayoutCost:
         """The same of the users alone that have several choices; what the others want counts as the maker's own."""

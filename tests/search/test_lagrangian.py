@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from autoshard.search.exact.memory import highs
+from autoshard.search.exact.memory import integer_program
 from autoshard.search.exact.memory.lagrangian import LagrangianSearch
 from autoshard.search.exact.memory.lagrangian_subproblem import LagrangianSubproblem
 from autoshard.search.exact.memory.path_relinking import PathRelinking
@@ -137,8 +137,8 @@ def test_a_program_that_other_work_cut_off_is_given_the_rest_of_its_processor_ti
         return SimpleNamespace(status=1 if len(limits) == 1 else 0)
 
     monkeypatch.setattr("scipy.optimize.milp", milp)
-    monkeypatch.setattr(highs, "now", lambda: next(times))
+    monkeypatch.setattr(integer_program, "now", lambda: next(times))
     walls = iter([5.0, 7.0])
-    monkeypatch.setattr(highs, "perf_counter", lambda: next(walls))
-    found = highs.least(np.ones(2), np.ones(2), np.ones(2), [], 2.0)
+    monkeypatch.setattr(integer_program, "perf_counter", lambda: next(walls))
+    found = integer_program.least_of(np.ones(2), np.ones(2), np.ones(2), [], 2.0)
     assert found.status == 0 and limits == pytest.approx([2.0, 1.9 * 2.0 / 0.1])

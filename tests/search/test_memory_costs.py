@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact.memory.lagrangian_subproblem import JoinedGraph, MemorySrmp, TableCost, TableMinMarginals
-from autoshard.search.exact.memory.spans import SpanCost, SpanMinMarginals, scaled
+from autoshard.search.exact.memory.copies import SpanCost, SpanMinMarginals, scaled
+from autoshard.search.exact.memory.lagrangian_subproblem import JoinedGraph, TableCost, TableMinMarginals
 from autoshard.search.exact.reduce import ReducedFactor, ReducedGraph
+from autoshard.search.exact.srmp import Srmp
 from autoshard.search.multi_layout import MultiLayoutCost
 
 
@@ -113,7 +114,7 @@ def test_joined_prices_sum_and_bound_better(seed):
     costs = [factor_graph.cost(choice, factor_graph.factors) for choice in every]
     for choice, cost in zip(every, costs, strict=True):
         assert same(factor_graph.cost(choice, merged.factors), cost)
-    bounds = MemorySrmp(merged)
+    bounds = Srmp(merged)
     bounds.tighten(20, math.inf, 1e-9)
     assert bounds.lower <= min(costs) + 1e-9
     if min(costs) < 1e3:
@@ -136,7 +137,7 @@ def test_marginals_of_what_was_folded_away_are_below_what_choices_cost(seed):
     folded = ReducedGraph(factor_graph)
     assert len(folded.variables) < len(factor_graph.sizes)
     merged = JoinedGraph(folded)
-    bounds = MemorySrmp(merged)
+    bounds = Srmp(merged)
     bounds.tighten(20, math.inf, 1e-9)
     every = [tuple(index) for index in np.ndindex(*factor_graph.sizes)]
     costs = np.array([factor_graph.cost(choice, factor_graph.factors) for choice in every])

@@ -15,11 +15,11 @@ from autoshard.search import Problem, evaluate_plan
 from autoshard.search.domains import mesh_units_of
 from autoshard.search.exact.memory.columns import MemoryProgram
 from autoshard.search.exact.memory.lagrangian import LagrangianSearch
-from autoshard.search.exact.memory.lagrangian_subproblem import MemorySrmp
 from autoshard.search.exact.memory.rows import MemoryRows
 from autoshard.search.exact.memory.within_limit import solve_within_limit
 from autoshard.search.exact.over_mesh_cuts import plan_of_assignment
 from autoshard.search.exact.search import Solution, solve
+from autoshard.search.exact.srmp import Srmp
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
@@ -73,7 +73,7 @@ def test_rows_are_what_plans_need_and_bounds_are_below_all_of_them():
     prices = np.zeros(rows().model.moments)
     prices[rng.integers(len(prices), size=3)] = rng.random(3) * free().value / 1e6
     priced = rows().priced(prices)
-    bounds = MemorySrmp(priced)
+    bounds = Srmp(priced)
     lower = bounds.tighten(5, math.inf, 1e-6) + float(prices @ rows().constants)
     for _ in range(6):
         choice = near(rng)
@@ -87,15 +87,16 @@ def test_a_program_of_one_choice_each_tells_its_bytes_and_seconds():
     for _ in range(3):
         choice = near(rng)
         nbytes = rows().at(choice)
-        program = MemoryProgram(rows(), [np.array([one]) for one in choice], 10**6, 1.0, True)
-        moment = int(nbytes.argmax())
-        program.add_row(moment)
-        for number, more in rows().spots(choice, moment):
-            program.add_spot(number, more, choice)
-        answer = program.whole(10.0, hard=False)
+        moment, keep = int(nbytes.argmax()), [np.array([one]) for one in choice]
+        fast, small = (MemoryProgram(rows(), keep, 2**50 if work else 10**6, work) for work in (True, False))
+        for program in (fast, small):
+            program.add_row(moment)
+            for number, more in rows().spots(choice, moment):
+                program.add_spot(number, more, choice)
+        assert fast.solved(10.0).bound == pytest.approx(training().seconds(choice), rel=1e-6)
+        answer = small.solved(10.0)
         assert answer.columns is not None
-        assert answer.columns[program.excess] * 10**6 == pytest.approx(max(0, int(nbytes[moment]) - 10**6), abs=2)
-        assert answer.bound == pytest.approx(training().seconds(choice) + answer.columns[program.excess], rel=1e-6)
+        assert answer.columns[small.excess] * 10**6 == pytest.approx(int(nbytes[moment]), abs=2)
 
 
 @cache

@@ -141,7 +141,7 @@ def factor_orbits_of(factor_graph: GraphicalModel) -> list[FactorOrbit]:
     for prices in groups.values():
         variables = np.array([factor.scope for factor in prices])
         empty = [np.zeros((len(prices), factor_graph.sizes[v])) for v in prices[0].scope]
-        found.append(FactorOrbit(MinMarginals(prices[0].multi_layout), variables, empty))
+        found.append(FactorOrbit(MinMarginals.of(prices[0].multi_layout), variables, empty))
     return found
 
 

@@ -7,6 +7,7 @@ the users into groups that share a copy are enumerated by subsets, for all layou
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,6 +29,16 @@ class MinMarginals:
     Of a user with several wants only the dearest counts, and of more than MOST users only the first: what comes out is
     then below the least cost, never above it. `whole` tells that nothing is left out so.
     """
+
+    _kinds: ClassVar[dict[type[MultiLayoutCost], type[MinMarginals]]] = {}
+
+    def __init_subclass__(cls, of: type[MultiLayoutCost]) -> None:
+        MinMarginals._kinds[of] = cls
+
+    @staticmethod
+    def of(multi_layout: MultiLayoutCost) -> MinMarginals:
+        """Those of a cost, of whatever kind it is."""
+        return MinMarginals._kinds.get(type(multi_layout), MinMarginals)(multi_layout)
 
     def __init__(self, multi_layout: MultiLayoutCost) -> None:
         self.multi_layout = multi_layout

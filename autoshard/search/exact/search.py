@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.search.exact.conditional_modes import improved
 from autoshard.search.exact.enumerate_gap import TooManyEntries
 from autoshard.search.exact.min_marginals import LARGE
-from autoshard.search.exact.reduce import ReducedGraph
+from autoshard.search.exact.reduce import ReducedGraph, improved
 from autoshard.search.exact.sparse_elimination import BestWithinGap, least_sum
 from autoshard.search.exact.srmp import Srmp
 from autoshard.search.factor_graph import FactorGraph
@@ -96,7 +95,6 @@ class ExactSearch:
         self.gap = gap
         self.whole, self.factor_graph, self.end = factor_graph, ReducedGraph(factor_graph), end
         self.srmp = Srmp(self.factor_graph)
-        self.kinds = self._kinds()
         self.best: Choice | None = None
         self.chosen: Choice = ()
         self.value = math.inf
@@ -254,23 +252,14 @@ class ExactSearch:
                 slack[variable] = -1.0
         return None if slack.max() < 0 else int(slack.argmax())
 
-    def _kinds(self) -> np.ndarray:
-        """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
-        found = np.empty(len(self.factor_graph.sizes), dtype=np.int64)
-        for i, orbit in enumerate(self.srmp.orbits):
-            found[orbit.members] = i
-        return found
-
     def _keep(self, allowed: float, reduced: Sequence[np.ndarray], most: int | None = None) -> list[np.ndarray]:
         """Per variable, the choices that raise the bound by at most that for it or for one like it; at least one, and
         of these the `most` that raise it least."""
-        least = [np.full(self.factor_graph.sizes[orbit.members[0]], math.inf) for orbit in self.srmp.orbits]
-        for variable, kind in enumerate(self.kinds):
-            least[kind] = np.minimum(least[kind], reduced[variable])
+        least = self.srmp.of_orbits(reduced)
         kept = [np.flatnonzero(one <= max(allowed, one.min())) for one in least]
         if most is not None:
             kept = [np.sort(k[np.argsort(one[k], kind="stable")[:most]]) for k, one in zip(kept, least, strict=True)]
-        return [kept[kind] for kind in self.kinds]
+        return [kept[orbit] for orbit in self.srmp.orbit_of]
 
 
 def best_among(

@@ -119,6 +119,14 @@ class Srmp:
                 found[variable] = row
         return found
 
+    def of_orbits(self, reduced: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Per orbit, how much the bound rises at least by each choice of one of its members.
+
+        Args:
+            reduced: as by `reduced()`.
+        """
+        return [np.min([reduced[v] for v in orbit.members], axis=0) for orbit in self.orbits]
+
     def listings(
         self, reduced: Sequence[np.ndarray], gap: float, most: int
     ) -> tuple[list[np.ndarray], list[SparseTables]]:

@@ -12,109 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.memory import highs
 from autoshard.search.exact.memory.copies import CopyUse, LiveCopies
+from autoshard.search.exact.memory.integer_program import IntegerProgram
 from autoshard.search.exact.memory.rows import MemoryRows, RowTerm
 from autoshard.search.factor_graph import FactorGraph, ValueFactor
-from autoshard.search.multi_layout import MultiLayoutCost
 
-# A linear program in whole numbers while it is collected, column by column and line by line, for HiGHS.
-
-
-@dataclass(frozen=True)
-class LinearSolution:
-    """What HiGHS says: columns (None: nothing found), a bound, whether nothing is possible."""
-
-    columns: np.ndarray | None
-    bound: float
-    impossible: bool
-
-
-class SparseRows:
-    """Rows of a sparse matrix while they are collected: sums of columns, and what these are to be."""
-
-    def __init__(self) -> None:
-        self.rows: list[np.ndarray] = []
-        self.columns: list[np.ndarray] = []
-        self.numbers: list[np.ndarray] = []
-        self.right: list[float] = []
-
-    def add(self, columns: Sequence[int] | np.ndarray, numbers: Sequence[float] | np.ndarray, right: float) -> None:
-        self.rows.append(np.full(len(columns), len(self.right)))
-        self.columns.append(np.asarray(columns, int))
-        self.numbers.append(np.asarray(numbers, float))
-        self.right.append(right)
-
-    def matrix(self, width: int):
-        from scipy.sparse import coo_array  # only here: the import takes long
-
-        if not self.right:
-            return None
-        parts = (np.concatenate(one) for one in (self.numbers, self.rows, self.columns))
-        numbers, rows, columns = parts
-        return coo_array((numbers, (rows, columns)), shape=(len(self.right), width)).tocsr()
-
-
-class LinearProgram:
-    """Columns with a cost each, from 0 to `upper`; `equal` and `below` are the lines over them.
-
-    The first `choices` columns are whole numbers. `constant` is paid whatever is chosen; inf: nothing is possible.
-    """
-
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.constant, self.choices = 0.0, 0
-        self.equal, self.below = SparseRows(), SparseRows()
-
-    @property
-    def size(self) -> int:
-        return len(self.cost)
-
-    def columns(self, count: int, upper: float = 1.0) -> np.ndarray:
-        """New columns that cost nothing yet."""
-        start = len(self.cost)
-        self.cost += [0.0] * count
-        self.upper += [upper] * count
-        return np.arange(start, start + count)
-
-    def column(self) -> int:
-        return int(self.columns(1)[0])
-
-    def any_of(self, columns: Sequence[int]) -> int:
-        """A column that is 1 if one of these is."""
-        if len(set(columns)) == 1:
-            return columns[0]
-        column = self.column()
-        for one in sorted(set(columns)):
-            self.below.add([one, column], [1.0, -1.0], 0.0)
-        return column
-
-    def solved(self, upper: np.ndarray, seconds: float) -> LinearSolution:
-        """The least cost.
-
-        Args:
-            upper: per column, in place of `upper`.
-        """
-        from scipy.optimize import LinearConstraint  # only here: the import takes long
-
-        if math.isinf(self.constant):
-            return LinearSolution(None, math.inf, True)
-        # HiGHS stops within 1e-6 of its objective: the largest cost as 1000 puts that at 1e-9 of it.
-        scale, width = (max(map(abs, self.cost)) or 1.0) / 1000, self.size
-        equal, below = np.array(self.equal.right), np.array(self.below.right)
-        limits = [LinearConstraint(self.equal.matrix(width), equal, equal)]  # pyright: ignore[reportArgumentType]
-        if self.below.right:
-            matrix = self.below.matrix(width)
-            limits.append(LinearConstraint(matrix, -np.inf, below))  # pyright: ignore[reportArgumentType]
-        found = highs.least(np.array(self.cost) / scale, np.arange(width) < self.choices, upper, limits, seconds)
-        if found.status == 2:
-            return LinearSolution(None, math.inf, True)
-        bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale + self.constant
-        return LinearSolution(found.x, bound, False)
-
-
-# Some choices of each variable and their prices as columns of a linear program.
+# Some choices of each variable and their prices as columns of an integer program.
 #
 # One 0/1 column per choice. Prices depend on choices through their kinds only, so tables become columns over pairs of
 # kinds whose marginals must be the choices (Schlesinger's local polytope); a layout that several users of a value can
@@ -140,7 +43,7 @@ class ValueUses:
     number: dict[tuple[int, int], int]
 
 
-class CostColumns(LinearProgram):
+class CostColumns(IntegerProgram):
     """The choices `keep` of tables, of which each variable makes one; `work`: whether their prices count.
 
     Attributes:
@@ -228,7 +131,7 @@ class CostColumns(LinearProgram):
 
     def _factor(self, factor: ValueFactor) -> None:
         kinds_of_maker = np.unique(factor.multi_layout.maker[self.keep[factor.scope[0]]])
-        multi_layout = restricted_to(factor.multi_layout, [self.keep[v] for v in factor.scope])
+        multi_layout = factor.multi_layout.among([self.keep[v] for v in factor.scope])
         maker = self.group(factor.scope[0], multi_layout.maker)
         if multi_layout.base.any():
             self._pay_alone_at(factor.scope[0], multi_layout.base[multi_layout.maker])
@@ -288,33 +191,22 @@ class CostColumns(LinearProgram):
             self.fine.setdefault((v, u), []).append((by_maker, by_user, table))
 
 
-def restricted_to(multi_layout: MultiLayoutCost, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
-    """The same with only some choices; layouts keep their numbers."""
-    rows, maker = np.unique(multi_layout.maker[keep[0]], return_inverse=True)
-    users, kinds = [], []
-    for wants, kind, kept in zip(multi_layout.users, multi_layout.kinds, keep[1:], strict=True):
-        used, which = np.unique(kind[kept], return_inverse=True)
-        users.append(wants[used])
-        kinds.append(which)
-    return MultiLayoutCost(multi_layout.seconds[rows], multi_layout.base[rows], maker, tuple(users), tuple(kinds))
-
-
 class MemoryProgram(CostColumns):
     """The program of the choices `keep`; the rows of no moment are in it at first.
 
-    With `work` the sum of prices is minimized, and bytes above `limit` cost `excess` seconds per `limit` of them;
-    without, the largest row is, in parts of `limit`.
+    With `work` the sum of prices is minimized within `limit`; without, the largest row is, in parts of `limit`: the
+    `excess` over nothing.
     """
 
-    def __init__(self, rows: MemoryRows, keep: Sequence[np.ndarray], limit: int, excess: float, work: bool) -> None:
+    def __init__(self, rows: MemoryRows, keep: Sequence[np.ndarray], limit: int, work: bool) -> None:
         super().__init__(rows.factor_graph, keep, work)
         self.rows, self.limit = rows, limit
         self.allowed = limit if work else 0
         self.moments: dict[int, int] = {}
         self.extra: dict[tuple, tuple[int, int, int]] = {}
         self._live: dict[tuple, list[tuple[int, int]]] = {}
-        self.excess = int(self.columns(1, math.inf)[0])
-        self.cost[self.excess] = excess if work else 1.0
+        self.excess = int(self.columns(1, 0.0 if work else math.inf)[0])
+        self.cost[self.excess] = 0.0 if work else 1.0
 
     # -- rows
 
@@ -455,12 +347,6 @@ class MemoryProgram(CostColumns):
         """Forbid that all of these variables choose as in `choice`."""
         places = [int(self.first[v] + np.searchsorted(self.keep[v], choice[v])) for v in variables]
         self.below.add(places, [1.0] * len(places), len(places) - 1.0)
-
-    def whole(self, seconds: float, hard: bool) -> LinearSolution:
-        """The best choice; `hard`: nothing above the limit."""
-        upper = np.array(self.upper)
-        upper[self.excess] = 0.0 if hard and self.work else np.inf
-        return self.solved(upper, seconds)
 
 
 def _read(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray | None:

@@ -2,21 +2,22 @@
 
 Multipliers of the bytes at moments that bind turn the limit into costs (Lagrangian relaxation): at any multipliers
 message passing bounds everything (`lagrangian_subproblem.py`), and the assignments that are best there are plans, or
-nearly. Multipliers follow the cutting planes of all assignments seen (Kelley, 1960). Plans that keep the limit take
-over from faster ones that do not what still fits (`path_relinking.py`). At the end an integer program (`columns.py`)
-looks among all choices that no better plan can do without, and proves the optimum where it can look at all of them.
-What was left out without proof is in the bound.
+nearly. Multipliers follow the cutting planes of all assignments seen (Kelley, 1960; Cheney and Goldstein, 1959): each
+is nowhere below the dual function, and where the least of them is highest it promises the highest bound. Plans that
+keep the limit take over from faster ones that do not what still fits (`path_relinking.py`). At the end an integer
+program (`columns.py`) looks among all choices that no better plan can do without, and proves the optimum where it can
+look at all of them. What was left out without proof is in the bound.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoshard.search.exact.memory.columns import MemoryProgram
-from autoshard.search.exact.memory.cutting_planes import CuttingPlane, model
 from autoshard.search.exact.memory.lagrangian_subproblem import LagrangianSubproblem
 from autoshard.search.exact.memory.path_relinking import PathRelinking
 from autoshard.search.exact.memory.rows import MemoryRows
@@ -48,6 +49,31 @@ SHARE = 0.2
 """Of the time left, for a program of some of the choices."""
 WIDER = (1.5, 2.5, 5.0, 8.0, 12.0, 20.0, math.inf)
 """How many choices per variable are searched completely in the end, one after another."""
+
+
+@dataclass(frozen=True, eq=False)
+class CuttingPlane:
+    """cost + prices . excess is above the dual function everywhere; `bound` is below it at the prices tried."""
+
+    cost: float
+    excess: np.ndarray
+    bound: float
+
+
+def model(planes: list[CuttingPlane], box: np.ndarray, simplex: bool) -> tuple[np.ndarray, float]:
+    """The prices where the least of the planes is highest, and that height."""
+    from scipy.optimize import linprog  # only here: the import takes longer than most searches
+
+    count = len(box)
+    size = max(1e-300, *(abs(plane.cost) for plane in planes), *(float(np.abs(p.excess * box).max()) for p in planes))
+    left = np.array([[*(-plane.excess * box / size), 1.0] for plane in planes])
+    right = np.array([plane.cost / size for plane in planes])
+    equal = {"A_eq": np.array([[*([1.0] * count), 0.0]]), "b_eq": [1.0]} if simplex else {}
+    bounds = [(0.0, 1.0)] * count + [(None, None)]
+    found = linprog([*([0.0] * count), -1.0], A_ub=left, b_ub=right, bounds=bounds, **equal)
+    if found.x is None:
+        return box / count, np.inf
+    return np.maximum(found.x[:-1], 0.0) * box, float(found.x[-1]) * size
 
 
 class LagrangianSearch:
@@ -259,13 +285,12 @@ class LagrangianSearch:
         """The best plan among these choices becomes known; a bound for all of them, -inf if they are too many."""
         self.stats["programs"] += 1
         until = min(self.end, now() + seconds)
-        penalty = 20 * max(abs(self.bound), 1e-9)
-        program = MemoryProgram(self.rows, keep, self.limit, penalty, self.work)
+        program = MemoryProgram(self.rows, keep, self.limit, self.work)
         for moment in np.flatnonzero(self.prices).tolist():
             program.add_row(moment)
         bound = -math.inf
         while program.size <= COLUMNS and now() < until:
-            answer = program.whole(until - now(), hard=True)
+            answer = program.solved(until - now())
             bound = max(bound, math.inf if answer.impossible else answer.bound - EQUAL / 4 * abs(answer.bound))
             if answer.columns is None:
                 break

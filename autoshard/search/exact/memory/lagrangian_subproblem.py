@@ -14,10 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from autoshard.search.exact.conditional_modes import improved
-from autoshard.search.exact.memory.spans import SpanCost, SpanMinMarginals
+from autoshard.search.exact.memory.copies import SpanCost
 from autoshard.search.exact.min_marginals import LARGE, ChoiceGroups, MinMarginals
-from autoshard.search.exact.reduce import GraphicalModel, ReducedFactor, ReducedGraph
+from autoshard.search.exact.reduce import GraphicalModel, ReducedFactor, ReducedGraph, improved, kinds_of, summed
 from autoshard.search.exact.search import best_among
 from autoshard.search.exact.srmp import Srmp
 from autoshard.search.factor_graph import FactorGraph
@@ -75,7 +74,7 @@ class TableCost(MultiLayoutCost):
         return self.table
 
 
-class TableMinMarginals(MinMarginals):
+class TableMinMarginals(MinMarginals, of=TableCost):
     """Min-marginals of a table: exact, whatever it says."""
 
     def __init__(self, multi_layout: TableCost) -> None:
@@ -113,7 +112,7 @@ class JoinedGraph:
     def __init__(self, factor_graph: GraphicalModel) -> None:
         self.choices, self.unary, self.sizes = factor_graph.choices, factor_graph.unary, factor_graph.sizes
         self._known: dict[tuple, MultiLayoutCost] = {}
-        self._kinds: dict[tuple, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+        self._kinds: dict[tuple, tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]] = {}
         groups = self._grouped(factor_graph)
         self.factors = [ReducedFactor(scope, self._shared(scope, members)) for scope, members in groups]
 
@@ -141,16 +140,11 @@ class JoinedGraph:
 
     def _kinds_of(
         self, scope: tuple[int, ...], members: Sequence[ReducedFactor]
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Per variable of the scope, the kind of each choice under all members, and a choice of each kind."""
         key = self._key(scope, members)
         if key not in self._kinds:
-            kinds, firsts = [], []
-            for variable in scope:
-                mine = [_kinds_at(one, variable) for one in members if variable in one.scope]
-                _, first, which = np.unique(np.stack(mine), axis=1, return_index=True, return_inverse=True)
-                kinds.append(which.reshape(-1))
-                firsts.append(first)
+            firsts, kinds = zip(*(kinds_of(variable, members) for variable in scope), strict=True)
             self._kinds[key] = kinds, firsts
         return self._kinds[key]
 
@@ -171,31 +165,7 @@ class JoinedGraph:
 
     def _sum(self, scope: tuple[int, ...], members: Sequence[ReducedFactor]) -> TableCost:
         kinds, firsts = self._kinds_of(scope, members)
-        place = {variable: i for i, variable in enumerate(scope)}
-        total = np.zeros([len(first) for first in firsts])
-        for one in members:
-            dims = [place[v] for v in one.scope]
-            dense = one.multi_layout.restricted([firsts[i] for i in dims]).dense
-            shape = [len(first) if i in dims else 1 for i, first in enumerate(firsts)]
-            total += dense.transpose(np.argsort(dims)).reshape(shape)
-        return TableCost.of(total, kinds)
-
-
-def _kinds_at(factor: ReducedFactor, variable: int) -> np.ndarray:
-    position = factor.scope.index(variable)
-    return factor.multi_layout.kinds[position - 1] if position else factor.multi_layout.maker
-
-
-class MemorySrmp(Srmp):
-    """Bounds of tables some of whose prices are written out or spanned."""
-
-    def __init__(self, factor_graph: GraphicalModel) -> None:
-        super().__init__(factor_graph)
-        for factor_orbit in self.factor_orbits:
-            if isinstance(factor_orbit.messages.multi_layout, SpanCost):
-                factor_orbit.messages = SpanMinMarginals(factor_orbit.messages.multi_layout)
-            elif isinstance(factor_orbit.messages.multi_layout, TableCost):
-                factor_orbit.messages = TableMinMarginals(factor_orbit.messages.multi_layout)
+        return TableCost.of(summed(members, dict(zip(scope, firsts, strict=True))), kinds)
 
 
 SWEEPS, AGAIN, GAIN, ALIKE = 30, 8, 2e-4, 1e-4
@@ -220,7 +190,7 @@ class LagrangianSubproblem:
         self.factor_graph, self.end = factor_graph, end
         self.folded = ReducedGraph(factor_graph)
         self.merged = JoinedGraph(self.folded)
-        self.srmp = MemorySrmp(self.merged)
+        self.srmp = Srmp(self.merged)
         if near is None:
             self.srmp.start(SWEEPS, end, ALIKE)
         else:
@@ -273,7 +243,7 @@ class LagrangianSubproblem:
 
     def _searched(self, few: int, near: float) -> tuple[int, ...] | None:
         """The best of what is reduced, among few choices of each variable."""
-        reduced, allowed = self._alike(), near * max(abs(self.lower), 1e-12)
+        reduced, allowed = self.srmp.of_orbits(self.srmp.reduced()), near * max(abs(self.lower), 1e-12)
         first = allowed
         while allowed <= FAR and (allowed == first or now() < self.end):
             keep = self._smaller([self._best(one, allowed, few) for one in reduced])
@@ -282,11 +252,6 @@ class LagrangianSubproblem:
                 return found
             allowed *= WIDER
         return None
-
-    def _alike(self) -> list[np.ndarray]:
-        """Per orbit, how much the bound rises at least by each choice of one of its members."""
-        reduced = self.srmp.reduced()
-        return [np.min([reduced[v] for v in orbit.members], axis=0) for orbit in self.srmp.orbits]
 
     @staticmethod
     def _best(reduced: np.ndarray, allowed: float, few: int) -> np.ndarray:

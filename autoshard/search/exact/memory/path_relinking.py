@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autoshard.search.exact.memory import highs
+from autoshard.search.exact.memory.integer_program import IntegerProgram
 from autoshard.search.exact.memory.rows import MemoryRows
 
 MOST_PARTS = 400
@@ -82,16 +82,11 @@ def _taken(low: Sequence[int], high: Sequence[int], parts: Sequence[Sequence[int
 
 def _best(saved: np.ndarray, more: np.ndarray, room: np.ndarray) -> np.ndarray | None:
     """Which parts save most with at most `room` bytes more at each moment."""
-    from scipy.optimize import LinearConstraint  # only here: the import takes long
-    from scipy.sparse import csr_array
-
-    if not np.isfinite(saved).all():
-        possible = np.isfinite(saved)
-        saved, upper = np.where(possible, saved, 0.0), possible.astype(float)
-    else:
-        upper = np.ones(len(saved))
-    scale = max(float(np.abs(more).max(initial=0.0)), 1.0)
-    room = room / scale * (1 - SPARE)
-    rows = LinearConstraint(csr_array(more.T / scale), -np.inf, room)  # pyright: ignore[reportArgumentType]
-    found = highs.least(-saved / (float(np.abs(saved).max()) or 1.0), np.ones(len(saved)), upper, rows, SECONDS)
-    return None if found.x is None else found.x > 0.5
+    program, possible = IntegerProgram(), np.isfinite(saved)
+    parts, scale = program.columns(len(saved)), max(float(np.abs(more).max(initial=0.0)), 1.0)
+    program.choices, program.upper = len(parts), possible.astype(float).tolist()
+    program.cost = (-np.where(possible, saved, 0.0)).tolist()
+    for nbytes, left in zip(more.T / scale, room / scale * (1 - SPARE), strict=True):
+        program.below.add(parts, nbytes, float(left))
+    found = program.solved(SECONDS).columns
+    return None if found is None else found > 0.5

@@ -18,8 +18,7 @@ from autoshard.cost.memory import HeldBytes, MemoryUse, Term, Variable
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.domains import Domain
-from autoshard.search.exact.memory.copies import CopySizes, CopyUse, LiveCopies, live_copies_of
-from autoshard.search.exact.memory.spans import scaled
+from autoshard.search.exact.memory.copies import CopySizes, CopyUse, LiveCopies, live_copies_of, scaled
 from autoshard.search.factor_graph import FactorGraph, ValueFactor
 from autoshard.search.memory_limit import memory_model
 from autoshard.search.multi_layout import MultiLayoutCost
