@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from autoshard.core.rule import PERMUTATION, REPLICATE
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.search.named.pairs import Pairs
+from autoshard.search.named.streams import blocks, factor_at, token_dims
 from autoshard.search.named.structure import Structure
-from autoshard.search.named.tokens import blocks, factor_at, token_dims
 
 EXCHANGES = ("DispatchTokens", "CombineTokens")
 """Operators that send tokens to experts, which have formulas of their own."""

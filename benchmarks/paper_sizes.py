@@ -21,8 +21,8 @@ from functools import cached_property
 from autoshard.core.rule import REDUCTION, REPLICATE
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs, kept_dims, major, passing
+from autoshard.search.named.streams import token_dims
 from autoshard.search.named.structure import Structure, WeightUse
-from autoshard.search.named.tokens import token_dims
 from benchmarks.paper_scope import takes_windows
 
 Spot = tuple[Value, int]

@@ -210,7 +210,7 @@ def _check_disjoint(strategy: Strategy, shown: str) -> None:
     """An axis that splits two factors would leave blocks of the results that no rank makes."""
     for (i, refs), (j, others) in itertools.combinations(enumerate(strategy.axes), 2):
         for ref, other in itertools.product(refs, others):
-            if ref.overlaps(other) or not ref.can_coexist(other):
+            if ref.clashes(other):
                 names = [strategy.rule.factors[k].name for k in (i, j)]
                 raise StrategyError(
                     f"{shown}: axis {strategy.mesh.show_ref(ref)} splits factor {names[0]} and "

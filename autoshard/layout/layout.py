@@ -303,7 +303,7 @@ def _used_twice(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs) -> LayoutErro
     used = [(ref, position) for position, refs in places for ref in refs]
     for count, (ref, position) in enumerate(used):
         for other, where in used[:count]:
-            if ref.overlaps(other) or not ref.can_coexist(other):
+            if ref.clashes(other):
                 free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in used[:count]]))) or "none"
                 return LayoutError(
                     f"layout uses mesh axis {mesh.show_ref(ref)!r} for {position}, but "

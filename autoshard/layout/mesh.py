@@ -72,6 +72,10 @@ class AxisRef(NamedTuple):
             return next1 % pre2 == 0 and pre2 % pre1 == 0 and next2 % next1 == 0
         return pre2 % next1 == 0
 
+    def clashes(self, other: AxisRef) -> bool:
+        """Whether the two cannot be used side by side: they overlap, or no splitting of the axis holds both."""
+        return self.overlaps(other) or not self.can_coexist(other)
+
     def overlap(self, other: AxisRef) -> AxisRef | None:
         """The common piece, None if there is none or the two cannot coexist."""
         if not self.overlaps(other) or not self.can_coexist(other):

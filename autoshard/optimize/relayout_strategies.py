@@ -129,7 +129,7 @@ def _joined(wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], tak
         if i in own:
             found.append(wanted[i])
             continue
-        free = all(not ref.overlaps(other) and ref.can_coexist(other) for ref in refs for other in used)
+        free = not any(ref.clashes(other) for ref in refs for other in used)
         found.append(refs if free else ())
     return tuple(found)
 

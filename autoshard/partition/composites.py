@@ -206,7 +206,7 @@ def _axes_of(rule: Rule, mesh: Mesh, lying: tuple[tuple[Refs, ...], ...]) -> tup
 def _disjoint(dims: Iterable[Refs]) -> bool:
     refs = [ref for one in dims for ref in one]
     pairs = ((a, b) for i, a in enumerate(refs) for b in refs[:i])
-    return not any(a.overlaps(b) or not a.can_coexist(b) for a, b in pairs)
+    return not any(a.clashes(b) for a, b in pairs)
 
 
 def _strategy(node: Node, lying: Lying, layouts: Mapping[Value, Layout], strategy: Strategy) -> Strategy:

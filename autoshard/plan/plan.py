@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy
@@ -37,6 +37,11 @@ class Cause:
     lost: tuple[str, ...] = ()
     instead: str = ""
 
+    def renamed(self, name: Callable[[str], str]) -> Cause:
+        """The cause where the neighbours are called otherwise."""
+        neighbours = tuple(map(name, self.neighbours))
+        return self if neighbours == self.neighbours else replace(self, neighbours=neighbours)
+
     def __str__(self) -> str:
         followed = f"{self.kind} from {', '.join(self.neighbours)}" if self.neighbours else self.kind
         instead = (f"instead of {self.instead}",) if self.instead else ()
@@ -69,6 +74,11 @@ class Decision:
     @property
     def strategy(self) -> Strategy:
         return self.chosen.strategy
+
+    def renamed(self, name: Callable[[str], str]) -> Decision:
+        """The decision where the neighbours are called otherwise."""
+        cause = self.cause.renamed(name)
+        return self if cause is self.cause else replace(self, cause=cause)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def direct_steps(before: Layout, after: Layout) -> tuple[Step, ...] | None:
 
 
 def _are_disjoint(ref: AxisRef, other: AxisRef) -> bool:
-    return not ref.overlaps(other) and ref.can_coexist(other)
+    return not ref.clashes(other)
 
 
 def _sequence(

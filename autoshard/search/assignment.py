@@ -99,7 +99,7 @@ class ValueCost:
                 yield node
 
 
-PropagatedShardings = Callable[[ValueCost, Layout, Iterable[Layout], float], float]
+Spread = Callable[[ValueCost, Layout, Iterable[Layout], float], float]
 
 
 class Pricing:
@@ -182,12 +182,9 @@ class Pricing:
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in again)
             term.updates += tuple((None, (use,)) for use in behind)
-            term.times = self._times(value)
+            term.times = self.problem.times(value)
             term.held, term.keeps = self._bytes(value)
             yield term
-
-    def _times(self, value: Value) -> int:
-        return self.problem.times(value)
 
     # -- strategies
 
@@ -279,7 +276,12 @@ class Pricing:
             return known[0]
         bound = self._input_bounds.get(key)
         if bound is None:
-            bound = min([self._lies_at_least(term, one, wants, ends, kept) for one in self._open(term, wants, ends)])
+            bound = min(
+                [
+                    self._lies(self._spread_at_least, term, one, wants, ends, kept)
+                    for one in self._open(term, wants, ends)
+                ]
+            )
             self._input_bounds[key] = bound
         return bound
 
@@ -288,13 +290,13 @@ class Pricing:
         above the best are not priced."""
         found = self._open(term, wants, ends)
         if len(found) > 1:
-            bounds = {one: self._lies_at_least(term, one, wants, ends, kept) for one in found}
+            bounds = {one: self._lies(self._spread_at_least, term, one, wants, ends, kept) for one in found}
             found = sorted(found, key=lambda one: (bounds[one], str(one)))
         best: tuple | None = None
         for layout in found:
             if best is not None and bounds[layout] > best[0] * (1 + ROUNDED) + ROUNDED:
                 break
-            seconds = round(self._lies_for(term, layout, wants, ends, kept), 15)
+            seconds = round(self._lies(self._spread, term, layout, wants, ends, kept), 15)
             way = seconds, local_nbytes(term.value.type, layout), str(layout), layout
             best = way if best is None else min(best, way, key=lambda one: one[:3])
         assert best is not None
@@ -307,16 +309,8 @@ class Pricing:
         whole = Layout.replicated(self.problem.mesh, term.value.type.rank)
         return {one for one in wants if not one.partial} | _lying_so(ends, whole)
 
-    def _lies_for(self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
-        """Seconds of an input's term if it lies so."""
-        return self._lies(term, layout, wants, ends, kept, self._spread)
-
-    def _lies_at_least(self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
-        return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
-
-    def _lies(
-        self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: PropagatedShardings
-    ) -> float:
+    def _lies(self, spread: Spread, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+        """Seconds of an input's term if it lies so, where redistributions take what `spread` says."""
         wanted = wants.union([self.problem.leaving(i, layout) for i in term.outs])
         seconds = term.times * spread(term, layout, wanted, term.share)
         for (left, again), (times, share) in zip(ends, term.counts, strict=True):

@@ -7,7 +7,7 @@ compared as programs of all layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Any
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan.plan import Cause, Decision, Option, Plan
+from autoshard.plan.plan import Decision, Option, Plan
 from autoshard.search.problem import Problem
 from autoshard.transform.layers import Alike, RepeatedLayers
 from autoshard.util.errors import GraphError
@@ -109,14 +109,17 @@ class _ShorterChain:
         layouts = {value: self._layout(plan, value) for value in graph.values}
         users = {value: graph.users[value][0][0] for value in graph.inputs if graph.users[value]}
         causes = {
-            value: self._told(plan.input_causes[alike.values[value]], users[value])
+            value: plan.input_causes[alike.values[value]].renamed(self._names(users[value]))
             for value in graph.inputs
             if alike.values.get(value) in plan.input_causes and value in users
         }
         return replace(
             plan,
             graph=graph,
-            decisions={node: self._decision(plan.decisions[alike.nodes[node]], node) for node in graph.nodes},
+            decisions={
+                node: _with_operands(plan.decisions[alike.nodes[node]], node).renamed(self._names(node))
+                for node in graph.nodes
+            },
             layouts=layouts,
             outputs=self.problem.outputs(layouts),
             input_causes=causes,
@@ -129,13 +132,9 @@ class _ShorterChain:
             return plan.layouts[like]
         return self.problem.input_layouts.get(value) or Layout.replicated(plan.mesh, value.type.rank)
 
-    def _decision(self, decision: Decision, node: Node) -> Decision:
-        cause, decision = self._told(decision.cause, node), _with_operands(decision, node)
-        return decision if cause is decision.cause else replace(decision, cause=cause)
-
-    def _told(self, cause: Cause, node: Node) -> Cause:
-        names = tuple(self.alike.told(name, node) for name in cause.neighbours)
-        return cause if names == cause.neighbours else replace(cause, neighbours=names)
+    def _names(self, node: Node) -> Callable[[str], str]:
+        """From names in the layer that a node is like to those in its own."""
+        return lambda name: self.alike.told(name, node)
 
 
 def _with_operands(decision: Decision, node: Node) -> Decision:

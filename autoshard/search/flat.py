@@ -208,23 +208,6 @@ class _Flattening:
 # -- planning with it
 
 
-def plans_flat(modes: Modes, problem: Problem, by_rules: Search) -> Iterator[Plan]:
-    """The plans that searches find, for a graph with regions by way of its flat form; made as they are asked for.
-
-    Manual computations run as people wrote them, which the mode `by_rules` plans.
-
-    Raises:
-        PlanError: a manual computation in a problem that does not say what people ask for.
-    """
-    if not has_loops(problem.graph):
-        yield from modes(problem)
-        return
-    form = flat(problem.graph)
-    manual = by_rules(problem) if _has_manual(problem.graph) else None
-    for found in modes(flat_problem(problem, form, manual)):
-        yield _nested_plan(found, form, manual)
-
-
 def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:
     """The problem of the flat graph; `manual` is a plan that says how manual computations run."""
     graph = form.graph
@@ -250,11 +233,12 @@ def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:
     )
 
 
-def _has_manual(graph: Graph) -> bool:
+def has_manual(graph: Graph) -> bool:
+    """Whether a graph has manual computations, which run as people wrote them."""
     return any(node.op.name == "ManualComputation" for node in walk(graph.nodes))
 
 
-def _nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:
+def nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:
     """The plan of the graph with regions.
 
     Raises:

@@ -15,8 +15,7 @@ from difflib import get_close_matches
 from functools import partial, update_wrapper
 
 from autoshard.plan.plan import Plan
-from autoshard.search import flat
-from autoshard.search.flat import Search
+from autoshard.search.flat import Modes, Search, flat, flat_problem, has_loops, has_manual, nested_plan
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError, UnknownNameError
 
@@ -72,13 +71,25 @@ def mode_family(mark: str) -> Callable[[Callable[[str], Search]], Callable[[str]
 
 
 def plan_flat(mode: Search, problem: Problem) -> Plan:
-    """The plan that a search finds, which is given flat graphs only; see `flat.plans_flat`."""
+    """The plan that a search finds, which is given flat graphs only; see `plans_flat`."""
     return next(plans_flat(lambda flattened: iter((mode(flattened),)), problem))
 
 
-def plans_flat(modes: flat.Modes, problem: Problem) -> Iterator[Plan]:
-    """The same for several plans, which are made as they are asked for."""
-    return flat.plans_flat(modes, problem, find_mode("factor"))
+def plans_flat(modes: Modes, problem: Problem) -> Iterator[Plan]:
+    """The plans that searches find, for a graph with regions by way of its flat form; made as they are asked for.
+
+    Manual computations run as people wrote them, which the mode "factor" plans.
+
+    Raises:
+        PlanError: a manual computation in a problem that does not say what people ask for.
+    """
+    if not has_loops(problem.graph):
+        yield from modes(problem)
+        return
+    form = flat(problem.graph)
+    manual = find_mode("factor")(problem) if has_manual(problem.graph) else None
+    for found in modes(flat_problem(problem, form, manual)):
+        yield nested_plan(found, form, manual)
 
 
 def search_modes() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from autoshard.search.causes import plan_of
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.local.local_cost import LocalCost
 from autoshard.search.modes.auto import shapes
-from autoshard.search.modes.eliminations import CostGraph
+from autoshard.search.modes.dynamic_programming import CostGraph
 from autoshard.search.registry import _MODES, _OPTIONS
 from autoshard.trace import trace
 from autoshard.transform import train_step

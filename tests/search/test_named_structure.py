@@ -14,8 +14,8 @@ from autoshard import Parameter, nn, ops
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TensorType
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
+from autoshard.search.named.streams import token_dims
 from autoshard.search.named.structure import Structure
-from autoshard.search.named.tokens import token_dims
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
 from tests.search.plans import array, assert_runs_as_whole

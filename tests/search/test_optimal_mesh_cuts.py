@@ -14,10 +14,11 @@ from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
 from autoshard.search import mesh_cuts as ways_of
 from autoshard.search.exact.over_mesh_cuts import plan_of_assignment, solve_over_mesh_cuts
-from autoshard.search.exact.search import solve, solve_below
+from autoshard.search.exact.search import ExactSearch, solve
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.trace.function import trace
+from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from costmodel import preset
 from tests.search.plans import array
@@ -65,10 +66,10 @@ def test_a_way_without_time_is_told_by_the_gap(ways):
 def test_only_what_is_below_a_value_is_searched(ways):
     for factor_graph in ways:
         best = solve(factor_graph)
-        found, bound = solve_below(factor_graph, 30.0, best.value * 1.01)
+        found, bound = ExactSearch(factor_graph, now() + 30.0).run(best.value * 1.01)
         assert found is not None and found.value == pytest.approx(best.value, rel=1e-9)
         assert bound == pytest.approx(best.value, rel=1e-9)
-        found, bound = solve_below(factor_graph, 30.0, best.value * 0.99)
+        found, bound = ExactSearch(factor_graph, now() + 30.0).run(best.value * 0.99)
         assert found is None and best.value * 0.99 * (1 - 1e-8) <= bound <= best.value
 
 

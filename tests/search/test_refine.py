@@ -13,10 +13,9 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
-from autoshard.search.greedy import refine as refining
-from autoshard.search.greedy.candidates import joined, suggested
+from autoshard.search.greedy import candidates as refining
+from autoshard.search.greedy.candidates import joined, placements, suggested
 from autoshard.search.greedy.choose import Chooser
-from autoshard.search.greedy.refine import placements
 from costmodel import preset
 
 

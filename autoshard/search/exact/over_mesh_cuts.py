@@ -14,7 +14,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.domains import MeshUnits
-from autoshard.search.exact.search import SWEEPS, ExactSearch, Solution, solve_below
+from autoshard.search.exact.search import SWEEPS, ExactSearch, Solution
 from autoshard.search.factor_graph import Candidates, FactorGraph
 from autoshard.search.greedy.choose import ALTERNATIVES
 from autoshard.search.mesh_cuts import MeshCuts
@@ -68,7 +68,7 @@ def solve_over_mesh_cuts(
         factor_graph = factor_graph_of(problem, units)
         on_progress("tables")
         left = max(end - now(), 0.0) / (mesh_cuts.total - searched)
-        found, proved = solve_below(factor_graph, left, math.inf if best is None else best[1].value)
+        found, proved = ExactSearch(factor_graph, now() + left).run(math.inf if best is None else best[1].value)
         on_progress("solved")
         mesh_cuts.note(proved if found is None else found.value)
         best, bound, searched = best if found is None else (factor_graph, found), min(bound, proved), searched + 1

@@ -67,19 +67,9 @@ def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
     Raises:
         PlanError: no choice at all is possible.
     """
-    found, _ = solve_below(factor_graph, time_limit)
+    found, _ = ExactSearch(factor_graph, now() + time_limit).run()
     assert found is not None
     return found
-
-
-def solve_below(factor_graph: FactorGraph, time_limit: float, value: float = math.inf) -> tuple[Solution | None, float]:
-    """Finds the least sum of all costs if it is below a value, None if nothing below was found; and a bound for all
-    assignments, which may just be that none is below.
-
-    Raises:
-        PlanError: no choice at all is possible.
-    """
-    return ExactSearch(factor_graph, now() + time_limit).run(value)
 
 
 class ExactSearch:
@@ -107,7 +97,12 @@ class ExactSearch:
         return self.srmp.tighten(GLANCE, self.end, GAIN)
 
     def run(self, value: float = math.inf) -> tuple[Solution | None, float]:
-        """What `solve_below` returns."""
+        """The least sum if it is below a value, None if nothing below was found; and a bound for all assignments, which
+        may just be that none is below.
+
+        Raises:
+            PlanError: no choice at all is possible.
+        """
         self.value = value
         with doing("finding the least sum"):
             self._start()

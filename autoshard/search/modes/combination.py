@@ -26,7 +26,7 @@ from autoshard.search.exact.over_mesh_cuts import (
     small_optimum,
 )
 from autoshard.search.greedy.bfs import propagations
-from autoshard.search.greedy.refine import splits_further
+from autoshard.search.greedy.candidates import splits_further
 from autoshard.search.local.icm import LocalSearch
 from autoshard.search.local.joint_moves import joint_moves
 from autoshard.search.local.memory_multiplier import MemoryEvaluator, search_within_limit, with_input_layouts

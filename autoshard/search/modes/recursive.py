@@ -27,7 +27,7 @@ from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
 from autoshard.search.domains import primes
 from autoshard.search.greedy.bfs import unpropagated
-from autoshard.search.greedy.refine import Axes, given
+from autoshard.search.greedy.candidates import given
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
@@ -171,7 +171,7 @@ class _Cuts:
         if not all(rule.factors[i].splittable for i in factors):
             return None
         axes = given(rule, factors, piece, before)
-        if _parts(axes) != _parts(before) * piece.size:
+        if math.prod(map(size_of, axes)) != math.prod(map(size_of, before)) * piece.size:
             return None
         found = Strategy(rule, self.mesh, axes)
         return found if not self.algorithm.tensor_slice_align_enable or self.algorithm.is_aligned(node, found) else None
@@ -217,13 +217,6 @@ class _Cuts:
         if value in self.graph.tied and self.graph.tied[value] in self.lying:
             wanted.append(self.lying[self.graph.tied[value]])
         return list(dict.fromkeys(wanted))
-
-
-def _parts(axes: Axes) -> int:
-    parts = 1
-    for refs in axes:
-        parts *= size_of(refs)
-    return parts
 
 
 def _join(groups: dict[Node, list[Node]], one: Node, other: Node) -> None:

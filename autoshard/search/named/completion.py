@@ -285,7 +285,7 @@ def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
         used = [ref for j, one in enumerate(new) for ref in one if j != i] + taken
         more_of = without(refs, new[i])
         begins_so = merge_refs((*new[i], *more_of)) == merge_refs(refs)
-        if not more_of or not begins_so or any(_clash(ref, other) for ref in refs for other in used):
+        if not more_of or not begins_so or any(ref.clashes(other) for ref in refs for other in used):
             continue
         tried = [*new[:i], merge_refs(refs), *new[i + 1 :]]
         if is_legal(node.rule, [size_of(one) for one in tried]):
@@ -293,16 +293,12 @@ def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
     return tuple(new)
 
 
-def _clash(a: AxisRef, b: AxisRef) -> bool:
-    return a.overlaps(b) or not a.can_coexist(b)
-
-
 def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest: bool = False) -> Strategy | None:
-    """The strategy with some factors split anew by these axes; None if they are split so already, or cut further, or
-    the operator cannot run so. Whatever else was split by one of the axes is whole then, or with `keep_rest` split by
-    what is left of it."""
+    """The strategy with some factors split anew by these axes; itself if they are split so already, or cut further;
+    None if the operator cannot run so. Whatever else was split by one of the axes is whole then, or with `keep_rest`
+    split by what is left of it."""
     if all(strategy.axes[i][: len(refs)] == refs for i, refs in factors.items()):
-        return None
+        return strategy
     taken = [ref for refs in factors.values() for ref in refs]
     anew = {ref.name for ref in taken}
     if keep_rest:
@@ -314,9 +310,8 @@ def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):
         return None
     clash = any(ref.name in anew for ref in strategy.carried)
-    if clash:
-        return Strategy(node.rule, strategy.mesh, tuple(axes))
-    return Strategy(node.rule, strategy.mesh, tuple(axes), strategy.carried, strategy.carriers)
+    carried, carriers = ((), ()) if clash else (strategy.carried, strategy.carriers)
+    return Strategy(node.rule, strategy.mesh, tuple(axes), carried, carriers)
 
 
 def without(refs: Refs, taken: Iterable[AxisRef]) -> Refs:

@@ -31,12 +31,11 @@ from autoshard.core.strategy import Strategy, project, replicated_strategy
 from autoshard.ir.fusion import fused
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import merge_refs, size_of
+from autoshard.layout.mesh import size_of
 from autoshard.plan.plan import Plan
 from autoshard.search.named import sequences
 from autoshard.search.named.completion import Completion, forms_of, split, without
-from autoshard.search.named.heads import whole_heads
-from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
+from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs, whole_heads
 from autoshard.search.named.recipe import Axes, Recipe
 from autoshard.search.named.streams import Streams
 from autoshard.search.named.structure import Structure, WeightUse
@@ -210,8 +209,7 @@ class _Maker:
         turns = self.structure.dims_of_turns(value)
         for dim in sorted(range(base.rank), key=lambda dim: dim in turns):
             if over and value.type.shape[dim] % (base.parts[dim] * size_of(over)) == 0:
-                dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(base.dims)]
-                return base.with_dims(dims)
+                return base.with_dim(dim, (*base.dims[dim], *over))
         return base
 
     def _stored(self, state: Value, parameter: Value | None) -> Layout:

@@ -28,6 +28,8 @@ SHORT = {"context": "context_parallel", "expert": "expert_parallel"}
 """Shorter names of recipes in a composition."""
 
 _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
+_JOINED = ("tensor", "sequence", "tokens_again", "experts", "context", "heads", "keys_again")
+"""What a composition splits, or gathers again, if one of its recipes does."""
 _SHARED = ({"shard", "context"}, {"shard", "expert"})
 """What one axis may be for at once: devices that share a sequence hold the same weights, and devices with experts of
 their own the same other weights."""
@@ -162,21 +164,14 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
             axes[word] = axes.get(word, ()) + own
     chosen = [part for part, _ in parts]
     sharding = [part for part in chosen if part.zero]
-    whole = replace(
+    return replace(
         sharding[0] if sharding else chosen[0],
         name=text,
         words="; ".join(part.words for part in chosen),
-        tensor=any(part.tensor for part in chosen),
-        sequence=any(part.sequence for part in chosen),
-        tokens_again=any(part.tokens_again for part in chosen),
-        experts=any(part.experts for part in chosen),
         hybrid="shard" in axes,
-        context=any(part.context for part in chosen),
-        heads=any(part.heads for part in chosen),
-        keys_again=any(part.keys_again for part in chosen),
         axes=tuple(axes.items()),
+        **{name: any(getattr(part, name) for part in chosen) for name in _JOINED},
     )
-    return whole
 
 
 def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, tuple[tuple[str, ...], ...]]]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoshard.core.strategy import Strategy, is_legal
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import merge_refs, size_of
+from autoshard.layout.mesh import merge_refs
+from autoshard.search.named.completion import split
+from autoshard.search.named.streams import blocks, factor_at
 from autoshard.search.named.structure import Structure
-from autoshard.search.named.tokens import blocks, factor_at
 
 QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2, "AttentionMaskGrad": 2}
 """The operand of attention, and of its gradients, that has the queries."""
@@ -117,15 +118,12 @@ def by_heads(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
 
     Heads that keys have, too, come first; of queries that share keys the number in a group may divide instead.
     """
-    names = {ref.name for ref in over}
-    bare = [tuple(ref for ref in refs if ref.name not in names) for refs in strategy.axes]
     queries, keys = (node.rule.operands[of[node.op.name]][1:-2] for of in (QUERY, KEY))
     shared = {i for dim in keys for i in dim}
     for factor in sorted((dim[0] for dim in queries if len(dim) == 1), key=lambda i: i not in shared):
-        axes = [merge_refs((*refs, *over)) if i == factor else refs for i, refs in enumerate(bare)]
-        parts = size_of(axes[factor])
-        if node.rule.factors[factor].size % parts == 0 and is_legal(node.rule, [size_of(refs) for refs in axes]):
-            return Strategy(node.rule, strategy.mesh, tuple(axes))
+        made = split(node, {factor: over}, strategy)
+        if made is not None and node.rule.factors[factor].size % made.parts[factor] == 0:
+            return made
     return None
 
 
@@ -137,11 +135,8 @@ def by_queries(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
     terms = sum(value.type.nbytes for value in node.results)
     if sum(value.type.nbytes for i, value in enumerate(node.operands) if i not in _keys(node)) <= terms:
         return None
-    names = {ref.name for ref in over}
     (factor,) = node.rule.operands[QUERY[node.op.name]][-2]
-    axes = [tuple(ref for ref in refs if ref.name not in names) for refs in strategy.axes]
-    axes[factor] = merge_refs((*axes[factor], *over))
-    return Strategy(node.rule, strategy.mesh, tuple(axes)) if is_legal(node.rule, list(map(size_of, axes))) else None
+    return split(node, {factor: over}, strategy)
 
 
 def keys_of(node: Node) -> tuple[Value, ...]:

@@ -75,7 +75,7 @@ def _taken(rule: Rule, axes: Sequence[Refs], factor: int, refs: Refs) -> Refs:
         room = rule.factors[factor].size // (size_of(axes[factor]) * size_of(taken))
         share = math.gcd(room, ref.size)
         piece = ref.split(share)[0] if share < ref.size else ref
-        if share == 1 or any(piece.overlaps(other) or not piece.can_coexist(other) for other in used):
+        if share == 1 or any(piece.clashes(other) for other in used):
             break
         parts = [size_of(one) for one in axes]
         parts[factor] *= size_of(taken) * share
@@ -269,6 +269,6 @@ def fitting(size: int, refs: Refs, even: bool = False) -> Refs:
 def _apart(refs: Refs, taken: Sequence[AxisRef]) -> Refs:
     """The axes up to the first that cannot stand beside those taken."""
     for place, ref in enumerate(refs):
-        if any(ref.overlaps(other) or not ref.can_coexist(other) for other in taken):
+        if any(ref.clashes(other) for other in taken):
             return refs[:place]
     return refs
