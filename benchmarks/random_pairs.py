@@ -11,7 +11,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.pipeline.transfers.deal import GroupLayout, deal, passed_on
 from autoshard.pipeline.transfers.group import RankGroup
-from autoshard.pipeline.transfers.price import TransferPath, ValueMessages, cheapest_way, node_spans, slow_bound
+from autoshard.pipeline.transfers.price import TransferPath, ValueMessages, cheapest_way, node_spans
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.array import cut, join
 from autoshard.runtime.local import LocalComm
@@ -22,6 +22,23 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 _AXES = ((1,), (2,), (3,), (4,), (6,), (8,), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (2, 2, 2))
 NODE = 4
 """Ranks of a node."""
+
+
+def slow_bound(before: GroupLayout, after: GroupLayout, itemsize: int, span: int) -> int:
+    """Bytes that have to go from node to node: what the ranks of each node need together and none of it has."""
+    total = 0
+    nodes: dict[int, list[int]] = {}
+    for place, rank in enumerate(after.group.ranks):
+        nodes.setdefault(rank // span, []).append(place)
+    for node, places in nodes.items():
+        needed = np.zeros(after.shape, bool)
+        for place in places:
+            needed[tuple(slice(*pair) for pair in after.box(place))] = True
+        for place, rank in enumerate(before.group.ranks):
+            if rank // span == node:
+                needed[tuple(slice(*pair) for pair in before.box(place))] = False
+        total += int(needed.sum()) * itemsize
+    return total
 
 
 def random_pair(draw: random.Random) -> tuple[GroupLayout, GroupLayout]:

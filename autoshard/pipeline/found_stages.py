@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
-from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.api import DEFAULT_SEARCH
 from autoshard.api.arguments import known_mesh
 from autoshard.ir.graph import Graph, Node
 from autoshard.layout.mesh import Mesh
@@ -18,11 +18,9 @@ from autoshard.pipeline.joint.layered import LayeredSearch, made_again
 from autoshard.pipeline.joint.layered_step import FULL, LayeredPrice
 from autoshard.pipeline.joint.search import StageRequest, fastest, none_keeps
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
-from autoshard.pipeline.quick_plans import QUICK
 from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.stage_memo import StageMemo
-from autoshard.pipeline.stage_plans import most_memory, planned_stages
+from autoshard.pipeline.stage_plans import QUICK, StageMemo, most_memory, planned_stages
 from autoshard.pipeline.stages.cut import cut_by_nodes
 from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.search import find_mode
@@ -47,20 +45,56 @@ def found_stages(
     traced: Traced,
     mesh: Mesh | str | None,
     mode: str,
-    hardware: str | Hardware,
-    passes: Sequence[str],
+    hardware: Hardware,
+    passes: tuple[str, ...],
     chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None, str],
 ) -> PlannedPipeline:
     """The fastest pipeline on so many devices as a mesh has, of these micro batches, schedules and statistics, within a
     limit."""
     if mesh is None:
         raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
-    devices = known_mesh(mesh).devices
-    known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
-    everywhere = known.for_ranks(devices)
-    memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
+    devices, (counts, names, limit, statistics) = known_mesh(mesh).devices, chosen
+    everywhere = hardware.for_ranks(devices)
+    wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
+    find_mode(mode)
+    return _StageFinder(traced, wanted, passes).find(mode)
 
-    def planned_by(
+
+class _StageFinder:
+    """Finds the stages of a traced step; plans of stages are remembered as long as it is."""
+
+    def __init__(self, traced: Traced, wanted: StageRequest, passes: tuple[str, ...]) -> None:
+        self.traced, self.wanted, self.passes = traced, wanted, passes
+        self.memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
+
+    def find(self, mode: str) -> PlannedPipeline:
+        """The fastest pipeline whose stages a mode plans; in the default mode many equal layers are searched by what
+        one takes, too."""
+        wanted, by_stages = self.wanted, partial(self._by_stages, mode)
+        layers = None if self.traced.annotations or mode != DEFAULT_SEARCH else RepeatedLayers.of(wanted.graph)
+        if layers is None or not layers.are_equal or layers.count < MANY_LAYERS:
+            return by_stages(wanted.limit)
+        by_layers = partial(self._by_layers, layers)
+        if layers.share < MOST_OPERATORS:  # such as an encoder, which would lie whole before its decoder's first layer
+            return by_stages(None) if wanted.limit is None else _first_of(partial(by_stages, wanted.limit), by_layers)
+        if layers.count * wanted.devices > MOST_PLACES:
+            return by_layers()
+        free = by_stages(None)
+        if wanted.limit is not None and most_memory(free) > wanted.limit:
+            # By stages no layer is made again, and it takes far longer.
+            return _first_of(by_layers, partial(by_stages, wanted.limit))
+        try:
+            return min(free, by_layers(), key=lambda one: one.price.seconds)
+        except (MemoryLimitError, StageError):
+            return free
+
+    def _by_stages(self, mode: str, limit: int | None) -> PlannedPipeline:
+        quick = partial(self._planned, QUICK) if mode == DEFAULT_SEARCH else None
+        best, told = fastest(replace(self.wanted, limit=limit), partial(self._planned, mode), quick)
+        return replace(best, searched=told)
+
+    def _planned(
+        self,
         mode: str,
         step: StepParts,
         nodes: Mapping[Node, int],
@@ -70,33 +104,49 @@ def found_stages(
     ) -> PlannedPipeline:
         is_split = any(group.mesh.devices > 1 for group in groups)
         own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
-        cut = cut_by_nodes(step, nodes, order.stages)
-        return planned_stages(traced, cut, order, groups, everywhere, own, tuple(passes), memo=memos[own], limit=limit)
+        cut, memo = cut_by_nodes(step, nodes, order.stages), self.memos[own]
+        hardware = self.wanted.hardware
+        return planned_stages(self.traced, cut, order, groups, hardware, own, self.passes, memo=memo, limit=limit)
 
-    find_mode(mode)
-    counts, names, limit, statistics = chosen
-    wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
-    quick = partial(planned_by, QUICK) if mode == DEFAULT_SEARCH else None
+    def _by_layers(self, layers: RepeatedLayers) -> PlannedPipeline:
+        """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole.
+        What is added up of layers may be less than what the whole needs; choices like it are then expected to need as
+        much more.
 
-    def by_stages(limit: int | None) -> PlannedPipeline:
-        best, told = fastest(replace(wanted, limit=limit), partial(planned_by, mode), quick)
-        return replace(best, searched=told)
+        Raises:
+            MemoryLimitError: none keeps to the limit.
+            StageError: no named plan fits.
+        """
+        wanted = self.wanted
+        search = layered_search(self.traced, layers, wanted, self.passes)
+        for _ in range(MOST_WHOLE):
+            try:
+                best, told = search.run()
+            except MemoryLimitError:
+                break
+            found = replace(self._whole(layers, best), searched=told)
+            if wanted.limit is None or most_memory(found) <= wanted.limit:
+                return found
+            search.learn(best, most_memory(found))
+        assert wanted.limit is not None
+        found = self._whole(layers, search.leanest)
+        if most_memory(found) <= wanted.limit:
+            return found
+        raise none_keeps(wanted, most_memory(found), found)
 
-    layers = None if traced.annotations or mode != DEFAULT_SEARCH else RepeatedLayers.of(traced.graph)
-    if layers is None or not layers.are_equal or layers.count < MANY_LAYERS:
-        return by_stages(limit)
-    by_layers = partial(_found_by_layers, traced, layers, wanted, tuple(passes))
-    if layers.share < MOST_OPERATORS:  # such as an encoder, which would lie whole before its decoder's first layer
-        return by_stages(None) if limit is None else _first_of(partial(by_stages, limit), by_layers)
-    if layers.count * devices > MOST_PLACES:
-        return by_layers()
-    free = by_stages(None)
-    if limit is not None and most_memory(free) > limit:
-        return _first_of(by_layers, partial(by_stages, limit))  # that makes no layer again, and takes far longer
-    try:
-        return min(free, by_layers(), key=lambda one: one.price.seconds)
-    except (MemoryLimitError, StageError):
-        return free
+    def _whole(self, layers: RepeatedLayers, priced: LayeredPrice) -> PlannedPipeline:
+        """The pipeline of a choice, planned."""
+        choice, graph = priced.choice, self.wanted.graph
+        if choice.recompute == FULL:
+            graph = made_again(layers)
+            layers = RepeatedLayers(graph, layers.stem, layers.count)
+        step = StepParts.of(graph, choice.micro_batches, self.wanted.statistics)
+        ends = [*accumulate(priced.layers)]
+        nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
+        order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
+        cut, groups = cut_by_nodes(step, nodes, order.stages), stacked([choice.mesh] * choice.groups)
+        traced = replace(self.traced, graph=graph)
+        return planned_stages(traced, cut, order, groups, self.wanted.hardware, choice.plan, self.passes)
 
 
 def _first_of(*searches: Callable[[], PlannedPipeline]) -> PlannedPipeline:
@@ -114,49 +164,6 @@ def _first_of(*searches: Callable[[], PlannedPipeline]) -> PlannedPipeline:
             refused.append(error)
     over = [error for error in refused if isinstance(error, MemoryLimitError)]
     raise min(over, key=lambda error: error.needed) if over else refused[0]
-
-
-def _found_by_layers(
-    traced: Traced, layers: RepeatedLayers, wanted: StageRequest, passes: tuple[str, ...]
-) -> PlannedPipeline:
-    """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole. What
-    is added up of layers may be less than what the whole needs; choices like it are then expected to need as much more.
-
-    Raises:
-        MemoryLimitError: none keeps to the limit.
-        StageError: no named plan fits.
-    """
-    search = layered_search(traced, layers, wanted, passes)
-    for _ in range(MOST_WHOLE):
-        try:
-            best, told = search.run()
-        except MemoryLimitError:
-            break
-        found = replace(_planned_whole(traced, layers, wanted, best, passes), searched=told)
-        if wanted.limit is None or most_memory(found) <= wanted.limit:
-            return found
-        search.learn(best, most_memory(found))
-    assert wanted.limit is not None
-    found = _planned_whole(traced, layers, wanted, search.leanest, passes)
-    if most_memory(found) <= wanted.limit:
-        return found
-    raise none_keeps(wanted, most_memory(found), found)
-
-
-def _planned_whole(
-    traced: Traced, layers: RepeatedLayers, wanted: StageRequest, priced: LayeredPrice, passes: tuple[str, ...]
-) -> PlannedPipeline:
-    choice, graph = priced.choice, traced.graph
-    if choice.recompute == FULL:
-        graph = made_again(layers)
-        layers = RepeatedLayers(graph, layers.stem, layers.count)
-    step = StepParts.of(graph, choice.micro_batches, wanted.statistics)
-    ends = [*accumulate(priced.layers)]
-    nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
-    order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
-    cut = cut_by_nodes(step, nodes, order.stages)
-    groups = stacked([choice.mesh] * choice.groups)
-    return planned_stages(replace(traced, graph=graph), cut, order, groups, wanted.hardware, choice.plan, passes)
 
 
 def layered_search(

@@ -93,16 +93,17 @@ def plan_pipeline(
         (2, [(0, 1), (2, 3)])
     """
     check_request(search, {} if options is None else options)
+    hardware = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
+    limit, passes = read_limit(memory), tuple(passes)
     if search is not None and search.endswith(".json"):
         if options:
             raise PlanError(f"options are of a mode, not of the file {search}: leave them out")
-        known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
         given: dict[str, Any] = {"chunks": chunks, "stages": stages}
         given["groups"] = None if mesh is None and pipeline == "pp" else _groups(mesh, pipeline)
         given["micro batches"] = None if micro_batches == 1 else micro_batches
         given["schedule"] = None if schedule == DEFAULT_SCHEDULE else getattr(schedule, "name", schedule)
-        found = _loaded(search, cuttable_target(target, inputs), known, tuple(passes), given)
-        return _within(found, read_limit(memory))
+        found = _loaded(search, cuttable_target(target, inputs), hardware, passes, given)
+        return _within(found, limit)
     stages = stages or _stages_of(target)
     if pipeline == AUTO:
         fixed = {"chunks": chunks, "stages": stages, "options": options or None}
@@ -111,28 +112,26 @@ def plan_pipeline(
         names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
         counts = None if micro_batches == 1 else (micro_batches,)
         traced = cuttable_target(target, inputs)
-        chosen = counts, names, read_limit(memory), statistics
+        chosen = counts, names, limit, statistics
         return found_stages(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, chosen)
     groups = _groups(mesh, pipeline)
     if schedule == AUTO:
         again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
         again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes, options=options)
         again = partial(again, statistics=statistics)
-        return _best_schedule(again, len(groups), micro_batches, chunks, read_limit(memory))
+        return _best_schedule(again, len(groups), micro_batches, chunks, limit)
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
         raise ScheduleError(f"schedule {order.name} is for {order.ranks} groups of devices; there are {len(groups)}")
     traced = cuttable_target(target, inputs)
-    known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
-    everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
+    everywhere = hardware.for_ranks(sum(len(group.ranks) for group in groups))
     step = StepParts.of(traced.graph, order.micro_batches, statistics)
     own = [groups[place] for place in order.ranks_of_stages]
     cut = cut_as_assigned(step, _assigned(step, stages, own, everywhere))
     mode, own_options = search or DEFAULT_SEARCH, options or NO_OPTIONS
     if own_options:
         check_options(mode, own_options)
-    limit = read_limit(memory)
-    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes), own_options, limit=limit)
+    found = planned_stages(traced, cut, order, groups, everywhere, mode, passes, own_options, limit=limit)
     return _within(found, limit)
 
 

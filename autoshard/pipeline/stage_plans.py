@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from autoshard.api import DEFAULT_SEARCH
+from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.ir.graph import DATA
+from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
-from autoshard.pipeline.quick_plans import QUICK, quick_plan
 from autoshard.pipeline.schedules.action import FORWARD
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.stage_memo import StageMemo
 from autoshard.pipeline.stages.cut import Pipeline
 from autoshard.pipeline.stages.whole import StagedStep, whole_step
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
+from autoshard.search.greedy.bfs import propagations
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import PART_OF_STEP, REDUCED_ONCE
 from autoshard.search.problem import MEMORY, Problem
-from autoshard.search.registry import keeps_limit
+from autoshard.search.program_price import retold
+from autoshard.search.registry import keeps_limit, plan_flat
 from autoshard.search.ring_attention import with_rings
+from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.trace.function import Traced
-from autoshard.util.errors import MemoryLimitError, ScheduleError
+from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StrategyError
 from costmodel import Hardware, format_bytes
 
 MOST_FITTED = 3
@@ -160,3 +164,120 @@ def _planned(
     else:
         found = memo.plan(named if is_named(mode) else problem, find_mode(mode))
     return with_rings(found, hardware)
+
+
+# A stage's plan that is soon made: the best of few that are known by name, by the sum of seconds.
+#
+# A search over pipelines plans hundreds of stages. By these plans it finds out which pipelines are worth a search for
+# the plans of their stages.
+
+
+QUICK = "quick"
+"""What stands for these plans where a mode is named."""
+_ON_ONE = ("batch", "zero1", "zero3", "megatron_sp", "expert_parallel", "context_parallel")
+_ON_MORE = ("batch", "megatron_sp", "hsdp", "fsdp_ep", "context_parallel")
+_ON_TWO = ("zero1({0}) + megatron_sp({1})", "zero1({1}) + megatron_sp({0})")
+"""Names by the axes of the mesh, without those that are others there."""
+
+
+def quick_plan(problem: Problem, named: Problem) -> Plan:
+    """The plan of a stage, as one of the default mode, which has these among others: the cheapest that keeps to the
+    memory limit, or that of the fewest bytes.
+
+    Args:
+        named: the problem as plans known by name have it.
+
+    Raises:
+        AutoshardError: as breadth-first propagation.
+    """
+
+    def rank(plan: Plan) -> tuple[float, float]:
+        over = 0 if problem.limit is None else max(0, peak_memory(plan) - problem.limit)
+        return over, plan_seconds(plan, problem.prices)
+
+    best = min(_plans(problem, named), key=rank)
+    started = f"as mode {best.search} has it, the best of few; {best.started_from}"
+    return retold(best, graph=problem.graph, search=DEFAULT_SEARCH, started_from=started)
+
+
+def _plans(problem: Problem, named: Problem) -> Iterator[Plan]:
+    yield plan_flat(lambda flat: propagations(flat)[0], problem)
+    if problem.mesh.devices == 1 or problem.annotations:
+        return  # all plans are the same, or others need not keep to what people configured
+    axes = [name for name, _ in problem.mesh.axes]
+    names = _ON_ONE if len(axes) == 1 else _ON_MORE
+    for name in (*names, *(one.format(*axes) for one in _ON_TWO if len(axes) == 2)):
+        with suppress(PlanError, StrategyError):
+            plan = find_mode(name)(named if is_named(name) else problem)
+            if plan.graph.nodes == problem.graph.nodes and not unmet_constraints(problem, plan):
+                yield plan
+
+
+# Plans of stages, each searched for once: those of equal layers, and of many pipelines, are often the same problem.
+#
+# Two problems are the same if their graphs are but for names, and people asked the same. The plan of one is then the
+# plan of the other, in its names.
+
+
+class StageMemo:
+    """The plans of problems that one mode has solved, to be asked for by what the problems are."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Plan] = {}
+
+    def plan(self, problem: Problem, search: Callable[[Problem], Plan], more: Hashable = None) -> Plan:
+        """The plan of a problem: that of an equal one in the names of this one, if there was one, else a search's.
+
+        Args:
+            more: what the search goes by besides.
+        """
+        key = problem_key(problem)
+        key = None if key is None else (key, more)
+        known = None if key is None else self._known.get(key)
+        if known is not None:
+            return renamed(known, problem.graph)
+        found = search(problem)
+        if key is not None and found.graph is problem.graph:  # one of another graph is not told in names of this one
+            self._known[key] = found
+        return found
+
+
+def problem_key(problem: Problem) -> Hashable | None:
+    """What a problem has in common with equal ones; None of one with loops or branches, or of which people configured
+    operators: these bear names in what is told of them."""
+    graph = problem.graph
+    if problem.annotations or problem.fixed or graph.functions or any(node.regions for node in graph.nodes):
+        return None
+    number = {value: i for i, value in enumerate(_values(graph))}
+    inputs = tuple((one.type, graph.role_of[one], problem.asked.get(one)) for one in graph.inputs)
+    nodes = tuple((node.key, node.is_custom, tuple(number[one] for one in node.operands)) for node in graph.nodes)
+    outputs = tuple(number[one] for one in graph.outputs)
+    gradients = frozenset((number[one], number[of]) for one, of in graph.cotangents.items())
+    updates, options = frozenset(graph.updates.items()), frozenset(problem.options.items())
+    return problem.mesh, problem.hardware, problem.passes, options, inputs, nodes, outputs, updates, gradients
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.results
+
+
+def renamed(plan: Plan, graph: Graph) -> Plan:
+    """The plan of a graph that is equal but for names."""
+    if plan.graph is graph:
+        return plan
+    values = dict(zip(_values(plan.graph), _values(graph), strict=True))
+    nodes = dict(zip(plan.graph.nodes, graph.nodes, strict=True))
+    names = {of.name: one.name for of, one in values.items()} | {of.label: one.label for of, one in nodes.items()}
+
+    def called(name: str) -> str:
+        return names.get(name, name)
+
+    return replace(
+        plan,
+        graph=graph,
+        decisions={one: plan.decisions[of].renamed(called) for of, one in nodes.items()},
+        layouts={one: plan.layouts[of] for of, one in values.items()},
+        input_causes={values[of]: cause.renamed(called) for of, cause in plan.input_causes.items()},
+    )

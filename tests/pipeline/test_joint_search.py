@@ -14,10 +14,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
-from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices, placements, splits
+from autoshard.pipeline.joint.space import BlockWork, StageChoice, choices, placements, splits
 from autoshard.pipeline.schedules import SCHEDULES, Durations, make_schedule, simulate
-from autoshard.pipeline.stage_memo import StageMemo
-from autoshard.pipeline.stage_plans import most_memory
+from autoshard.pipeline.stage_plans import StageMemo, most_memory
 from autoshard.search import find_mode
 from autoshard.search.problem import Problem
 from autoshard.trace import set_seed
@@ -63,7 +62,9 @@ def test_least_seconds_are_below_every_schedule():
     every = list(choices(4, [1.0] * 6, (2, 5), 4))
     for _ in range(100):
         forward, more = rng.uniform(size=6), rng.uniform(size=(2, 6))
-        work, choice = BlockSeconds(tuple(forward), tuple(forward + more.sum(0))), every[rng.integers(len(every))]
+        none = (0.0,) * 6
+        actions = tuple(forward), tuple(more[0]), tuple(more[1])
+        work, choice = BlockWork(actions, none, none, none, (0,) * 6, none, none, none), every[rng.integers(len(every))]
         edges = (0, *choice.cuts, 6)
         spans = [slice(*pair) for pair in zip(edges, edges[1:], strict=False)]
         shares = [choice.devices[group] for group in choice.places]
@@ -178,9 +179,8 @@ def test_estimates_are_the_price_where_all_is_known():
     kinds = line.forward, line.input_gradient, line.weight_gradient, line.forward_transfers, line.backward_transfers
     *actions, onward, back = (tuple(map(float, kind)) for kind in kinds)
     work = BlockWork(
-        BlockSeconds(actions[0], tuple(map(sum, zip(*actions, strict=True)))),
-        *plan.price.started, plan.price.updates, (1, 1, 1), (0.0, 0.0, 0.0),
-        (actions[0], actions[1], actions[2]), onward[:-1], back[1:],
+        (actions[0], actions[1], actions[2]), *plan.price.started, plan.price.updates, (1, 1, 1), (0.0, 0.0, 0.0),
+        onward[:-1], back[1:],
     )  # fmt: skip
     estimates = StageEstimates({2: work}, lambda choice: [make_schedule("1f1b", len(choice.devices), 2)])
     choice = StageChoice(2, (1, 1, 1), (0, 1, 2), (1, 2))

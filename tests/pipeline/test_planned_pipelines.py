@@ -15,10 +15,11 @@ from autoshard.pipeline.planned.price import live_activations
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.stage_plans import most_memory
 from autoshard.pipeline.stages import balance
-from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
+from autoshard.pipeline.transfers.price import ValueMessages
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, ScheduleError, StageError, UnknownNameError
+from benchmarks.random_pairs import slow_bound
 from costmodel import Link, Topology, preset
 
 RNG = np.random.default_rng(0)

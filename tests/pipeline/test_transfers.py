@@ -13,10 +13,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.transfers import GroupLayout, deal
 from autoshard.pipeline.transfers.deal import passed_on
 from autoshard.pipeline.transfers.group import RankGroup, stacked
-from autoshard.pipeline.transfers.parts import one_of_equal_parts
-from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
+from autoshard.pipeline.transfers.price import ValueMessages, one_of_equal_parts
 from autoshard.util.errors import MeshError, RedistributeError
-from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair
+from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair, slow_bound
 from costmodel import preset
 
 

@@ -13,19 +13,28 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.engines.boxes import Box
 from autoshard.engines.code import boundary_value
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.standalone import BoundaryValue
-from autoshard.engines.standalone_stages import PieceSpec, RouteSpec, StageSpec, StandaloneStages, ValueSource, Wire
+from autoshard.engines.standalone_stages import (
+    PieceSpec,
+    RouteSpec,
+    SentBox,
+    StageSpec,
+    StandaloneStages,
+    ValueSource,
+    Wire,
+)
 from autoshard.engines.text import refs_of
 from autoshard.ir.graph import Value
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.partition.program import Program, Register
 from autoshard.pipeline.exports.one_device import WholePart
-from autoshard.pipeline.exports.stage_boxes import route_boxes
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
 from autoshard.pipeline.stages.whole import runs_per_micro_batch
+from autoshard.pipeline.transfers.deal import Parcel, deal, passed_on
 from autoshard.transform.micro.forms import MicroRows
 from autoshard.util.errors import PlanError
 
@@ -256,3 +265,28 @@ def numbered(names: Sequence[str]) -> list[str]:
         taken.add(free)
         found.append(free)
     return found
+
+
+# What ranks of exported stages send each other, as boxes of their blocks.
+
+
+def route_boxes(route: Route) -> tuple[tuple[SentBox, ...], tuple[SentBox, ...]]:
+    """What goes from group to group on a route, then what the ranks of the one that reads pass on."""
+    if route.stays:
+        return (), ()
+    before, after = route.before.group.ranks, route.after.group.ranks
+    sent = sent_boxes(deal(route.before, route.after, route.spans, route.relayed), before, after)
+    return sent, sent_boxes(passed_on(route.after, route.relayed), after, after)
+
+
+def sent_boxes(parcels: Sequence[Parcel], sources: Sequence[int], targets: Sequence[int]) -> tuple[SentBox, ...]:
+    """Parcels between ranks of meshes as boxes between those of all ranks."""
+    return tuple(
+        SentBox(sources[one.source], targets[one.target], _box(one.taken), _box(one.placed))
+        for one in parcels
+        if one.size
+    )
+
+
+def _box(place: Sequence[slice]) -> Box:
+    return tuple((one.start, one.stop - one.start, 1) for one in place)

@@ -15,8 +15,7 @@ from autoshard.engines.standalone_stages import SentBox, Wire
 from autoshard.ir.graph import DATA, PARAMETER, Value
 from autoshard.pipeline.exports.module_text import RUNTIME
 from autoshard.pipeline.exports.one_device import WholePart
-from autoshard.pipeline.exports.stage_boxes import sent_boxes
-from autoshard.pipeline.exports.stage_spec import StagesSpec
+from autoshard.pipeline.exports.stage_spec import StagesSpec, sent_boxes
 from autoshard.pipeline.exports.torch_stages import StageFolder
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Ready, Route

@@ -73,8 +73,8 @@ class StageEstimates:
         work, edges = self.work[choice.micro_batches], choice.edges(len(self.work[choice.micro_batches].nbytes))
         found: tuple[list[float], list[float], list[float]] = [], [], []
         for (start, end), group in zip(pairwise(edges), choice.places, strict=True):
-            whole = sum(work.seconds.whole[start:end])
-            share = shared_seconds(work.seconds.whole[start:end], work.started[start:end], choice.devices[group])
+            whole = sum(work.whole[start:end])
+            share = shared_seconds(work.whole[start:end], work.started[start:end], choice.devices[group])
             times = [sum(kind[start:end]) * share / whole if whole else 0.0 for kind in work.actions]
             if start == 0:
                 times = [times[0], 0.0, times[1] + times[2]]

@@ -15,7 +15,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.joint.blocks import blocks_of
 from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
-from autoshard.pipeline.joint.space import BlockSeconds, BlockWork, StageChoice, choices
+from autoshard.pipeline.joint.space import BlockWork, StageChoice, choices
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
@@ -211,11 +211,11 @@ class _StageSearch(Generic[Found]):
     def _choices(self) -> Iterator[Expected]:
         counts = tuple(self.steps)
         fewest = min(counts, key=lambda count: self.blocks[count].count)
-        seconds = self.work[fewest].seconds.whole
+        seconds = self.work[fewest].whole
         for choice in choices(self.wanted.devices, seconds, counts, most_groups=self.wanted.devices):
             if self._schedules(choice):
                 work = self.work[choice.micro_batches]
-                yield Expected(choice, work.seconds.least_seconds(choice), *work.expected(choice))
+                yield Expected(choice, work.least_seconds(choice), *work.expected(choice))
 
     def _groups(self, choice: StageChoice) -> Iterator[tuple[RankGroup, ...]]:
         """The meshes of the groups, in all shapes."""
@@ -308,16 +308,15 @@ class _StageSearch(Generic[Found]):
         stages = blocks.stages(range(1, blocks.count))
         one = self.planned(step, stages, make_schedule("gpipe", blocks.count, count), groups, None)
         line = one.price.durations
-        forward = tuple(map(float, line.forward))
-        others = zip(forward, map(float, line.input_gradient), map(float, line.weight_gradient), strict=True)
-        seconds = BlockSeconds(forward, tuple(map(sum, others)))
         nbytes = tuple(each.states + each.accumulators for each in one.price.memory)
         kept = tuple(each.activations / count for each in one.price.memory)  # GPipe holds all
-        back_input, back_weight = (tuple(map(float, one)) for one in (line.input_gradient, line.weight_gradient))
-        actions = forward, back_input, back_weight
+        forward, first, second = (
+            tuple(map(float, one)) for one in (line.forward, line.input_gradient, line.weight_gradient)
+        )
         onward, back = map(float, line.forward_transfers[:-1]), map(float, line.backward_transfers[1:])
         started, update = one.price.started
-        return BlockWork(seconds, started, update, one.price.updates, nbytes, kept, actions, tuple(onward), tuple(back))
+        actions, sent = (forward, first, second), (tuple(onward), tuple(back))
+        return BlockWork(actions, started, update, one.price.updates, nbytes, kept, *sent)
 
 
 def _meshes(devices: int) -> list[Mesh]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, combinations, islice, pairwise, product
 from math import comb, prod
 
@@ -36,15 +37,36 @@ class StageChoice:
 
 
 @dataclass(frozen=True)
-class BlockSeconds:
-    """Seconds that each block takes on one device for one micro batch: forward, and in all."""
+class BlockWork:
+    """What is expected of choices: what each block takes on one device.
 
-    forward: tuple[float, ...]
-    whole: tuple[float, ...]
+    Attributes:
+        actions: seconds of a micro batch forward, for gradients of inputs and of weights.
+        started, update_started: of a micro batch, and of the update, seconds of starting operators, which devices that
+            share a block's work take each.
+        update: of the update.
+        nbytes: parameters, states and gradients.
+        kept: bytes that a micro batch leaves for its backward pass.
+        onward, back: seconds of what is sent from each block to the next, and back to it from there.
+    """
+
+    actions: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+    started: tuple[float, ...]
+    update_started: tuple[float, ...]
+    update: tuple[float, ...]
+    nbytes: tuple[int, ...]
+    kept: tuple[float, ...]
+    onward: tuple[float, ...]
+    back: tuple[float, ...]
+
+    @cached_property
+    def whole(self) -> tuple[float, ...]:
+        """Seconds of each block for one micro batch, in all."""
+        return tuple(map(sum, zip(*self.actions, strict=True)))
 
     def least_seconds(self, choice: StageChoice) -> float:
         """Seconds that a step of a choice takes at least."""
-        forward, whole = ((0.0, *accumulate(one)) for one in (self.forward, self.whole))
+        forward, whole = ((0.0, *accumulate(one)) for one in (self.actions[0], self.whole))
         edges = choice.edges(len(self.whole))
         busy = [0.0] * len(choice.devices)
         heads: dict[int, float] = {}
@@ -55,32 +77,6 @@ class BlockSeconds:
             busy[group] += (whole[edges[stage + 1]] - whole[edges[stage]]) / share
             head += (forward[edges[stage + 1]] - forward[edges[stage]]) / share
         return max(heads[group] + choice.micro_batches * one for group, one in enumerate(busy))
-
-
-@dataclass(frozen=True)
-class BlockWork:
-    """What is expected of choices: what each block takes on one device.
-
-    Attributes:
-        seconds: of a micro batch, as they bound choices from below.
-        started, update_started: of a micro batch, and of the update, seconds of starting operators, which devices that
-            share a block's work take each.
-        update: of the update.
-        nbytes: parameters, states and gradients.
-        kept: bytes that a micro batch leaves for its backward pass.
-        actions: seconds of a micro batch forward, for gradients of inputs and of weights.
-        onward, back: seconds of what is sent from each block to the next, and back to it from there.
-    """
-
-    seconds: BlockSeconds
-    started: tuple[float, ...]
-    update_started: tuple[float, ...]
-    update: tuple[float, ...]
-    nbytes: tuple[int, ...]
-    kept: tuple[float, ...]
-    actions: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
-    onward: tuple[float, ...]
-    back: tuple[float, ...]
 
     def expected(self, choice: StageChoice) -> tuple[float, float]:
         """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all and as
@@ -93,7 +89,7 @@ class BlockWork:
         for stage, group in enumerate(choice.places):
             share, span = choice.devices[group], slice(edges[stage], edges[stage + 1])
             heads.setdefault(group, trip)
-            one = shared_seconds(self.seconds.whole[span], self.started[span], share)
+            one = shared_seconds(self.whole[span], self.started[span], share)
             trip, busy[group] = trip + one, busy[group] + one
             update[group] += shared_seconds(self.update[span], self.update_started[span], share)
             waiting = min(choice.micro_batches, len(groups) - group)
