@@ -134,14 +134,8 @@ def _table(found: tuple[Contender, ...], limited: bool, wide: bool) -> Table:
     for name in ("plan", "mesh"):
         table.add_column(name, overflow="ellipsis", no_wrap=not wide)
     waits = ["waits"] if wide and _is_staged(found) else []
-    for name in (
-        "step",
-        *(["compute"] if wide else []),
-        *waits,
-        *(f"over {name}" for name in axes),
-        "bytes",
-        "peak memory",
-    ):
+    parts = [*(["compute"] if wide else []), *waits, *(f"over {name}" for name in axes)]
+    for name in ("step", *parts, "bytes", "peak memory"):
         table.add_column(name, justify="right", no_wrap=not wide)
     if limited:
         table.add_column("fits")

@@ -13,8 +13,8 @@ import numpy as np
 
 from autoshard.search.exact.min_marginals import MinMarginals
 
-BLOCK = 1 << 22
-"""Numbers that are worked on at once."""
+BLOCK = 1 << 16
+"""Numbers that are worked on at once: few enough that the arrays of a step stay in the processor's caches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +89,11 @@ class _Listing:
         prices = self.messages.seconds[kind]
         for column in layouts.T:
             prices[np.arange(len(prices)), column] = 0.0
-        total = prices + self.users[user][value] + cost[:, None]
+        prices += self.users[user][value]
+        prices += cost[:, None]
         rest = self.left + sum(one.min(axis=1) for one in self.users[user + 1 :])
-        place, layout = np.nonzero(total <= (self.allowed - rest)[value][:, None])
-        total, value, kind = total[place, layout], value[place], kind[place]
+        place, layout = np.nonzero(prices <= (self.allowed - rest)[value][:, None])
+        total, value, kind = prices[place, layout], value[place], kind[place]
         shared = shared[place]
         for other in range(user + 1, len(self.users)):
             shared[:, other] = np.minimum(shared[:, other], self.users[other][value, layout])
