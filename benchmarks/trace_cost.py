@@ -53,7 +53,7 @@ def main(steps: int) -> None:
     executor = planned.session.executor
     assert isinstance(executor, Executor)
     took: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    with TemporaryDirectory() as folder, recording(executor, Path(folder)):
+    with TemporaryDirectory() as folder, recording(executor, planned.session.comm, Path(folder)):
         times = executor.times
         for i in range(2 * steps + 4):
             executor.times = times if i % 2 else None

@@ -27,6 +27,8 @@ from autoshard.ir.graph import DATA, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.context import set_auto_parallel_context
+from autoshard.pipeline.execute.group import GroupRun
+from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.stored import Stored
@@ -189,18 +191,18 @@ def run(prepared: Prepared, path: Path) -> int:
     saved = None if prepared.save is None else keep(planned, prepared.save, prepared.step + 1)
     code = 0 if get_rank() else _print_outcome(prepared, path, outputs, seconds, before, given, saved)
     if prepared.trace is not None:
-        assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
     return code
 
 
-def record_steps(planned: Planned, inputs: Sequence[Any], folder: Path) -> None:
+def record_steps(planned: Planned | PlannedPipeline, inputs: Sequence[Any], folder: Path) -> None:
     """Run more steps and record them; the last one stays, as the first ones make connections and buffers."""
     from autoshard.runtime.recording import recording
 
-    executor = planned.session.executor
-    assert isinstance(executor, Executor), "only numpy's engine records"
-    with recording(executor, folder):
+    session = planned.session
+    timed = session.groups[0] if isinstance(session, PipelineSession) else session.executor
+    assert isinstance(timed, GroupRun | Executor), "only numpy's engine records"
+    with recording(timed, session.comm, folder):
         for _ in range(RECORDED_STEPS):
             planned.run(*inputs)
 

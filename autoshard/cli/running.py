@@ -6,10 +6,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -43,6 +43,10 @@ from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
 from autoshard.runtime.placing import place_ranks
 from autoshard.util.errors import RuntimeSetupError
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+    from autoshard.pipeline import PlannedPipeline
 
 NUMPY, DEVICE = "numpy", "auto"
 _RANKS = re.compile(r"-n\d*|--ranks(=.*)?")
@@ -204,7 +208,7 @@ def run(
     settings["options"] = read_options(option or ())
     settings |= {"engine": engine, "device": device}
     if stages is not None:
-        _check_stages(script, settings, trace)
+        _check_stages(script, settings)
         settings["stages"] = stages
     if is_module(script) and (save or resume):
         raise TargetError(f"--save and --resume go with a model, SCRIPT.py:NAME, not with {script}")
@@ -252,13 +256,12 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
     )
 
 
-def _check_stages(target: Path, settings: Mapping[str, Any], trace: Path | None) -> None:
+def _check_stages(target: Path, settings: Mapping[str, Any]) -> None:
     """That nothing else is asked of a run in stages than it can do."""
     if is_module(target):
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
     usual = {"dataset_strategy": DATASET}
     wrong = [f"--{name.replace('_', '-')}" for name, value in usual.items() if settings[name] != value]
-    wrong += ["--trace"] * (trace is not None)
     if wrong:
         raise TargetError(f"{' and '.join(wrong)}: not for a run in stages (--pipeline) yet; leave it out")
 
@@ -289,21 +292,33 @@ def _save_trace(prepared: Path, folder: Path, code: int) -> Path | None:
     from autoshard.api import Planned
     from autoshard.cli.model_run import prepared_in
     from autoshard.exporters.trace import Span, save_trace, trace_data
+    from autoshard.pipeline.exports.trace import stages_trace
     from autoshard.runtime.recording import recorded
 
     planned = prepared_in(prepared).planned
-    assert isinstance(planned, Planned), "stages are not traced"
     try:
-        found = recorded(folder, len(planned.program.instructions))
+        found = recorded(folder, _moments(planned))
     except RuntimeSetupError as error:
         if not code:
             raise
         typer.echo(f"nothing is traced: {error}", err=True)
         return None
     measured = {rank: [Span(*one) for one in spans] for rank, spans in found.items()}
-    path = save_trace(trace_data(planned, measured=measured), folder / "trace.json")
+    in_one = isinstance(planned, Planned)
+    data = trace_data(planned, measured=measured) if in_one else stages_trace(planned, measured=measured)
+    path = save_trace(data, folder / "trace.json")
     note(f"traced to {path}")
     return path
+
+
+def _moments(planned: Planned | PlannedPipeline) -> Callable[[int], int]:
+    """From a rank to how many instructions of a step, or pieces of stages, it records."""
+    from autoshard.api import Planned
+
+    if isinstance(planned, Planned):
+        return lambda rank: len(planned.program.instructions)
+    groups = {rank: i for i, group in enumerate(planned.groups) for rank in group.ranks}
+    return lambda rank: len(planned.pieces_of(groups[rank]))
 
 
 def started(arguments: list[str], ranks: int, engine: str, options: dict[str, Any]) -> int:

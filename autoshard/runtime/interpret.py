@@ -70,6 +70,11 @@ class Executor:
         self._actions = self._bound(program.instructions, program.last_uses, self._kept)
         self._begin_sums()
 
+    @property
+    def moments(self) -> int:
+        """How many outer instructions a run has: of each `times` holds a begin and an end."""
+        return len(self.program.instructions)
+
     def scatter(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
         """Cut whole inputs into the blocks of the hosted ranks, after checking that they fit the program."""
         if len(arrays) != len(self.program.inputs):

@@ -11,14 +11,15 @@ import json
 import mmap
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Protocol
 
 import numpy as np
 
-from autoshard.runtime.interpret import Executor
+from autoshard.runtime.comm import Comm
 from autoshard.util.errors import RuntimeSetupError
 from autoshard.util.files import read_bytes, read_json, write_atomically
 from costmodel.json_door import Natural, Record
@@ -36,14 +37,29 @@ class Recorded(Record, frozen=True):
     instructions: Natural
 
 
+class Timed(Protocol):
+    """What runs steps and can record when: an Executor its instructions, a group of a pipeline its pieces."""
+
+    times: memoryview | None
+    """A begin and an end for each of `moments`, in nanoseconds; None: nothing is recorded."""
+
+    @property
+    def moments(self) -> int:
+        """How many a step has."""
+        ...
+
+
 @contextmanager
-def recording(executor: Executor, folder: Path) -> Iterator[None]:
-    """Record each step that the executor runs; a later one overwrites the one before.
+def recording(timed: Timed, comm: Comm, folder: Path) -> Iterator[None]:
+    """Record each step that is run; a later one overwrites the one before.
+
+    Args:
+        comm: of all ranks that run.
 
     Raises:
         RuntimeSetupError: several ranks live in this process, or the files cannot be written.
     """
-    comm, count = executor.comm, len(executor.program.instructions)
+    count = timed.moments
     if len(comm.ranks) != 1:
         raise RuntimeSetupError(f"a run is recorded where each rank is a process; {len(comm.ranks)} share this one")
     rank = comm.ranks[0]
@@ -54,11 +70,11 @@ def recording(executor: Executor, folder: Path) -> Iterator[None]:
     write_atomically(folder / f"rank_{rank}.json", json.dumps(told), RuntimeSetupError)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         times = memoryview(mapped)[: 16 * count].cast("q")
-        executor.times = times
+        timed.times = times
         try:
             yield
         finally:
-            executor.times = None
+            timed.times = None
             times.release()
 
 
@@ -74,8 +90,11 @@ def record_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if _FILES.fullmatch(path.name))
 
 
-def recorded(folder: Path, instructions: int) -> dict[int, list[tuple[int, float, float]]]:
+def recorded(folder: Path, instructions: Callable[[int], int]) -> dict[int, list[tuple[int, float, float]]]:
     """For each rank that left something the instructions that it ran: place, begin and end, in seconds.
+
+    Args:
+        instructions: from a rank to how many a step has there.
 
     Times count from the first begin of all ranks. Ranks of one machine share its clock; those of others are
     aligned at the moment when all began, up to what a message between them takes.
@@ -87,9 +106,10 @@ def recorded(folder: Path, instructions: int) -> dict[int, list[tuple[int, float
     heads = [read_json(path, Recorded, "record", RuntimeSetupError) for path in paths]
     if not heads:
         raise RuntimeSetupError(f"no rank has recorded anything in {folder}")
-    if wrong := next((one for one in heads if one.instructions != instructions), None):
+    if wrong := next((one for one in heads if one.instructions != instructions(one.rank)), None):
         raise RuntimeSetupError(
-            f"rank {wrong.rank} recorded {wrong.instructions} instructions in {folder}; the program has {instructions}"
+            f"rank {wrong.rank} recorded {wrong.instructions} instructions in {folder}; the program has "
+            f"{instructions(wrong.rank)}"
         )
     zero = {head.machine: min(one.began for one in heads if one.machine == head.machine) for head in heads}
     times = {one.rank: (_read(folder / f"rank_{one.rank}.times", one), zero[one.machine]) for one in heads}

@@ -79,6 +79,24 @@ def test_a_step_in_stages_is_traced(target, cli, tmp_path):
     assert code == 2 and "0 to 3" in err
 
 
+@pytest.mark.mpi
+def test_a_run_in_stages_is_traced(target, cli, tmp_path):
+    order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--schedule", "zb_h1"]
+    code, _, err = cli("run", target, "-n", "4", *order, "--trace", str(tmp_path / "traced"), "--timeout", "120")
+    assert code == 0 and "traced to" in err, err
+    events = json.loads((tmp_path / "traced" / "trace.json").read_text())["traceEvents"]
+    named = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert len(named) == 4 and named[2] == "rank 2 (group 1, dp=0) predicted"
+    acting = {
+        pid: [one for one in events if one["ph"] == "X" and (one["pid"], one["tid"]) == (pid, 0)] for pid in named
+    }
+    for rank in (0, 2):  # in the schedule's order, one after the other
+        predicted, measured = acting[rank], acting[rank + 1_000_000]
+        assert {one["name"] for one in predicted} == {one["name"] for one in measured}
+        begins = [one["ts"] for one in measured]
+        assert begins == sorted(begins)
+
+
 def test_a_name_is_explained_in_each_stage(target, cli):
     order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3"]
     code, out, err = cli("plan", target, *order, "--json")

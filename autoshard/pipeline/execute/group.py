@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter_ns
 
 import numpy as np
 
@@ -61,7 +61,9 @@ class GroupRun:
     def __init__(self, planned: PipelineData, number: int, comm: Comm, mail: Mail, executors: Executors) -> None:
         self.planned, self.number, self.comm, self.mail = planned, number, comm, mail
         self.stages = planned.schedule.chunks(number)
-        self.order = [action for action in planned.schedule.orders[number] if action.computes]
+        self.pieces = planned.pieces_of(number)
+        self.times: memoryview | None = None
+        """Where the begin and end of each of the pieces are recorded, in nanoseconds; None: nowhere."""
         self.programs = planned.programs
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
         self.executors = {place: executors(one.program, number, comm) for place, one in self.ready.items()}
@@ -69,6 +71,11 @@ class GroupRun:
         self.last_readers = self._last_readers()
         self.carried = {self.step.body.outputs[new][0]: state for state, new in self.step.body.carried.items()}
         self.state: _GroupStep | None = None
+
+    @property
+    def moments(self) -> int:
+        """How many pieces a step has."""
+        return len(self.pieces)
 
     # -- a step
 
@@ -83,16 +90,15 @@ class GroupRun:
         """
         self.state = state = _GroupStep(dict(arrays), cuts={} if blocks is None else blocks)
         self._prepare(state)
-        for stage in self.stages:
-            if (stage, ONCE) in self.ready:
-                yield from self._do((stage, ONCE), None)
-        for action in self.order:
-            for kind in action.pieces:
-                if (action.stage, kind) in self.ready:
-                    yield from self._do((action.stage, kind), action.micro)
-        self._send_sums(state)
-        for place in update_rounds(self.ready):
-            yield from self._do(place, None)
+        if self.times is not None:
+            self.times[:] = memoryview(bytes(self.times.nbytes)).cast("q")
+        updates = len(update_rounds(self.ready))
+        for moment, (place, micro) in enumerate(self.pieces):
+            if moment == self.moments - updates:
+                self._send_sums(state)
+            yield from self._do(place, micro, moment)
+        if not updates:
+            self._send_sums(state)
         state.measured.sent = sum(one.sent for one in (*state.senders.values(), *state.receivers.values()))
 
     def _prepare(self, state: _GroupStep) -> None:
@@ -122,7 +128,7 @@ class GroupRun:
 
     # -- pieces
 
-    def _do(self, place: Place, micro: int | None) -> Iterator[list[Letter]]:
+    def _do(self, place: Place, micro: int | None, moment: int) -> Iterator[list[Letter]]:
         """Run a piece as soon as all that it reads is there."""
         state, ready = self.state, self.ready[place]
         assert state is not None
@@ -135,7 +141,7 @@ class GroupRun:
                     self.comm.at(self.comm.place(f"stage {place[0]}, which waits for {value.name} of {route.maker}"))
                     yield letters
                 self._hold(route, key, state.receivers[route.number].take(key[1]))
-        begun = perf_counter()
+        begun = perf_counter_ns()
         inputs = self._inputs(ready, micro, state)
         for into in ready.program.updates.values():  # the blocks that are replaced are the program's alone from here on
             key = block_key(ready.inputs[into], ready.program.inputs[into])
@@ -144,7 +150,10 @@ class GroupRun:
                 state.cuts[key] = [part.copy() for part in kept]
         made = self.executors[place].consume(inputs)
         self._leave(ready, made, micro, state)
-        state.measured.busy += perf_counter() - begun
+        ended = perf_counter_ns()
+        state.measured.busy += (ended - begun) / 1e9
+        if self.times is not None:
+            self.times[2 * moment], self.times[2 * moment + 1] = begun, ended
         self._let_go(ready, micro, state)
         self.mail.advance()
 

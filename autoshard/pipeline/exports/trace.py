@@ -6,13 +6,14 @@ Arrows lead from an action to those of other groups that need what it sends; a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from autoshard.exporters.step_json import COMPUTE
 from autoshard.exporters.trace import (
     FEW,
+    MEASURED,
     Event,
     Span,
     TraceWriter,
@@ -25,6 +26,7 @@ from autoshard.exporters.trace import (
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import Busy, PipelinePrice, places_of
 from autoshard.pipeline.planned.programs import Place
+from autoshard.pipeline.schedules.action import Action
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
 from autoshard.search.planned import PlannedData
 
@@ -33,11 +35,15 @@ MOST_PIECES = 400_000
 SCHEDULE = "schedule"
 
 
-def stages_trace(planned: PipelineData, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """The trace of a predicted step as plain data for JSON.
+def stages_trace(
+    planned: PipelineData, ranks: Sequence[int] | None = None, measured: Mapping[int, Sequence[Span]] | None = None
+) -> dict[str, Any]:
+    """The trace of a step as plain data for JSON.
 
     Args:
         ranks: those to show; by default the first one of each group, FEW at most.
+        measured: for each rank when it ran each of its group's pieces (`pieces_of`), to be shown beside what was
+            predicted.
 
     Raises:
         PlanError: a rank that there is not.
@@ -52,7 +58,10 @@ def stages_trace(planned: PipelineData, ranks: Sequence[int] | None = None) -> d
         "predicted_seconds": writer.price.seconds,
         "instructions": "all" if writer.has_pieces else "left out: they are too many",
     }
-    return {"traceEvents": list(writer.events()), "displayTimeUnit": "ns", "otherData": metadata}
+    events = list(writer.events("" if measured is None else " predicted"))
+    for rank, spans in (measured or {}).items():
+        events += writer.measured(rank, spans) if rank in chosen else ()
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": metadata}
 
 
 class _StagesWriter:
@@ -80,9 +89,10 @@ class _StagesWriter:
             sum(len(pieces[place].program.instructions) for one in ones for place in self._places(one)) <= MOST_PIECES
         )
 
-    def events(self) -> Iterator[Event]:
+    def events(self, words: str) -> Iterator[Event]:
+        """What is predicted."""
         for rank, group in self.ranks.items():
-            yield from self._head(rank, group)
+            yield from self._head(rank, rank, self.lanes[group], words)
             for one in self.busy[group]:
                 yield slice_of(self._title(one), rank, 0, (one.start, one.end), self._told(one), SCHEDULE)
                 if self.has_pieces:
@@ -90,13 +100,25 @@ class _StagesWriter:
             yield from self._memory(rank, group)
         yield from self._arrows()
 
-    def _head(self, rank: int, group: int) -> Iterator[Event]:
+    def measured(self, rank: int, spans: Sequence[Span]) -> Iterator[Event]:
+        """What a rank has done when, as a process of its own."""
+        pid, pieces = rank + MEASURED, self.planned.pieces_of(self.ranks[rank])
+        yield from self._head(pid, rank, [SCHEDULE], " measured")
+        for one in spans:
+            (stage, kind), micro = pieces[one.moment]
+            name = "once before" if kind == ONCE else "update" if micro is None else str(Action(kind, stage, micro))
+            told = {"stage": stage} if micro is None else {"stage": stage, "micro_batch": micro, "kind": kind}
+            yield slice_of(name, pid, 0, (one.start, one.end), told, SCHEDULE)
+
+    def _head(self, pid: int, rank: int, lanes: Sequence[str], words: str) -> Iterator[Event]:
+        group = self.ranks[rank]
         devices = self.planned.groups[group]
         place = rank_label(devices.mesh, devices.ranks.index(rank))
-        yield named("process_name", rank, 0, f"rank {rank} (group {group}, {place})")
-        yield {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}}
-        for tid, lane in enumerate(self.lanes[group]):
-            yield named("thread_name", rank, tid, f"over {lane}" if tid > 1 else lane)
+        yield named("process_name", pid, 0, f"rank {rank} (group {group}, {place}){words}")
+        order = {"sort_index": 2 * rank + (pid != rank)}
+        yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": order}
+        for tid, lane in enumerate(lanes):
+            yield named("thread_name", pid, tid, f"over {lane}" if tid > 1 else lane)
 
     @cached_property
     def lanes(self) -> dict[int, list[str]]:

@@ -10,10 +10,10 @@ from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Value, walk
 from autoshard.optimize import DEFAULT
-from autoshard.pipeline.planned.programs import Maker, Programs
+from autoshard.pipeline.planned.programs import Maker, Place, Programs
 from autoshard.pipeline.planned.stage_plan import StageGraph
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.stages.whole import StagedStep
+from autoshard.pipeline.stages.whole import ONCE, StagedStep, update_rounds
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.search.planned import PlannedData
@@ -70,6 +70,17 @@ class PipelineData:
         """The programs of all pieces."""
         groups = [self.group_of(stage) for stage in range(self.stages)]
         return Maker(self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes).run()
+
+    def pieces_of(self, group: int) -> list[tuple[Place, int | None]]:
+        """What the ranks of a group run in a step, in order, and of which micro batch: once before, the actions of the
+        schedule, the update."""
+        stages = self.schedule.chunks(group)
+        own = {place: one for place, one in self.programs.pieces.items() if place[0] in stages}
+        found: list[tuple[Place, int | None]] = [((stage, ONCE), None) for stage in stages if (stage, ONCE) in own]
+        for action in self.schedule.orders[group]:
+            places = ((action.stage, kind) for kind in action.pieces)
+            found += [(place, action.micro) for place in places if place in own]
+        return found + [(place, None) for place in update_rounds(own)]
 
     def stage_planned(self, number: int) -> PlannedData:
         """What a stage does for one micro batch and once in a step, as one program."""

@@ -153,16 +153,16 @@ class PipelinePrice:
 
     @cached_property
     def busy(self) -> tuple[Busy, ...]:
-        """What each group does when, group by group in order."""
+        """What each group does when, group by group in order; without actions that have nothing to do."""
         return tuple(one for group in range(self.planned.schedule.ranks) for one in self._busy(group))
 
     def _busy(self, group: int) -> Iterator[Busy]:
-        line, begin = self.timeline, max(self.before)
-        end = begin
+        line, begin, pieces = self.timeline, max(self.before), self.planned.programs.pieces
+        end, stages = begin, self.planned.schedule.chunks(group)
         if self.before[group]:
             yield Busy(group, 0.0, self.before[group], once=ONCE)
         for action in line.orders[group]:
-            if action.computes:
+            if any(place in pieces for place in places_of(action, stages)):
                 end = begin + float(line.ends[action])
                 yield Busy(group, begin + float(line.starts[action]), end, action)
         if self.updates[group]:
