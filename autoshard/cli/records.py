@@ -227,6 +227,16 @@ class StageRecord(Record, frozen=True):
     sent_back_seconds: float
 
 
+class OtherPipelineRecord(Record, frozen=True):
+    """A pipeline that a search has priced and not taken, in words, of how many groups, and whether it keeps to the
+    limit of memory."""
+
+    label: str
+    groups: Positive
+    seconds: float
+    fits: bool
+
+
 class PipelinePlanRecord(Record, frozen=True):
     """A plan in stages: its schedule, what a step takes, and what the schedule takes at least."""
 
@@ -238,6 +248,7 @@ class PipelinePlanRecord(Record, frozen=True):
     bubble_share: float
     groups: tuple[GroupRecord, ...]
     stages: tuple[StageRecord, ...]
+    others: tuple[OtherPipelineRecord, ...] = ()
 
 
 # -- runs and checkpoints

@@ -9,7 +9,6 @@ says why. Planning counts everything from the traced model to the plan.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.planned.cost import step_cost
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.planning import plan_pipeline
+from autoshard.pipeline.transfers.group import meshes_label
 from autoshard.plan.data_layouts import check_dataset_strategy
 from autoshard.search import Cost, search_modes
 from autoshard.search.memory_limit import read_limit
@@ -221,13 +221,7 @@ def _in_stages(
     took = time.perf_counter() - begun
     cost = step_cost(planned)
     fits = limit is None or cost.peak_memory_bytes <= limit
-    return Contender(name, _groups(planned), took, cost, fits, planned=planned)
-
-
-def _groups(planned: PlannedPipeline) -> str:
-    """The meshes of the groups, equal ones once."""
-    counts = Counter(str(group.mesh) for group in planned.groups)
-    return " + ".join(f"{count} x ({mesh})" if count > 1 else f"({mesh})" for mesh, count in counts.items())
+    return Contender(name, meshes_label(planned.groups), took, cost, fits, planned=planned)
 
 
 def _contender(

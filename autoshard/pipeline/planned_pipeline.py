@@ -15,7 +15,6 @@ from autoshard.engines.session import SessionsByEngine
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.exports.dump import save_stage_graphs
 from autoshard.pipeline.exports.forms import STAGE_FORMS
-from autoshard.pipeline.joint.search import StageSearch
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.explained import StageExplainedRecord, explained_stages, stages_text
 from autoshard.pipeline.planned.price import PipelinePrice
@@ -33,12 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PlannedPipeline(PipelineData):
-    """A training step in stages, planned: what runs it, what it costs, and what tells of it.
-
-    `searched` tells how far the search came that found the stages, if one did.
-    """
-
-    searched: StageSearch | None = None
+    """A training step in stages, planned: what runs it, what it costs, and what tells of it."""
 
     def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
@@ -73,8 +67,7 @@ class PlannedPipeline(PipelineData):
 
     def report(self) -> str:
         """Tables of stages and groups: times, idle shares, memory; and the step."""
-        told = report(self)
-        return told if self.searched is None else f"{told}\nsearch  {self.searched}"
+        return report(self)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

@@ -22,6 +22,7 @@ from autoshard.search.problem import Problem
 from autoshard.trace import set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import AutoshardError, MemoryLimitError, PlanError
+from costmodel import format_seconds
 
 X = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
 
@@ -54,6 +55,12 @@ def test_the_fastest_of_all_choices_is_found():
     assert found.price.seconds == pytest.approx(min(seconds), rel=1e-9)
     assert found.searched is not None and found.searched.gap == 0
     assert found.searched.bound <= min(seconds)
+    others = found.searched.others
+    assert any(one.groups == 1 and one.label.startswith("in one piece") for one in others)
+    assert len({one.groups for one in others}) == len(others) > 1
+    assert all(one.fits and one.seconds >= found.price.seconds for one in others)
+    assert f"others  {format_seconds(others[0].seconds)}: {others[0].label}" in found.report()
+    assert [one["label"] for one in found.view().data["pipeline"]["others"]] == [one.label for one in others]
     assert "none of them is faster" in found.report()
 
 

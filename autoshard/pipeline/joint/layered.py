@@ -38,8 +38,9 @@ from autoshard.pipeline.joint.layered_step import (
     rank_part,
     schedule_exists,
 )
-from autoshard.pipeline.joint.search import StageRequest, StageSearch, none_keeps
+from autoshard.pipeline.joint.search import StageRequest, none_keeps
 from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.searched import MOST_OTHERS, OtherPipeline, StageSearch, fastest_by_groups
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.transfers.group import RankGroup
@@ -76,6 +77,7 @@ class LayeredSearch:
         self.planned_meshes = 0
         self._larger: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
         self._leanest: tuple[float, LayeredChoice | LayeredPrice] | None = None
+        self._others: dict[str, OtherPipeline] = {}
 
     @cached_property
     def batch(self) -> int:
@@ -182,6 +184,7 @@ class LayeredSearch:
             least, _, item = heapq.heappop(waiting)
             if best is not None and least >= best.seconds or self.planned_meshes >= MOST_MESHES:
                 left = least
+                heapq.heappush(waiting, (least, next(number), item))
                 break
             if len(item) == 5:
                 self._push_data_plans(item, push)
@@ -196,7 +199,32 @@ class LayeredSearch:
         if best is None:
             assert self._leanest is not None
             raise none_keeps(self.wanted, int(self._leanest[0]))
-        return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size)
+        self._price_others(waiting)
+        others = fastest_by_groups(self._others.values(), str(best.choice))
+        return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size, others)
+
+    def _price_others(self, waiting: list[tuple[float, int, tuple]]) -> None:
+        """Of numbers of groups of which nothing that fits is priced what promises most, to tell what it takes: few, as
+        each mesh has to be planned."""
+        known, most = self._known_groups(), min(MOST_MESHES, self.planned_meshes + MOST_OTHERS)
+        number = itertools.count(waiting[-1][1] + len(waiting) + 1) if waiting else itertools.count()
+
+        def push(least: float, item: tuple) -> None:
+            if least < math.inf:
+                heapq.heappush(waiting, (least, next(number), item))
+
+        while waiting and len(known) < MOST_OTHERS and self.planned_meshes < most:
+            _, _, item = heapq.heappop(waiting)
+            if item[0] in known:
+                continue
+            if len(item) == 5:
+                self._push_data_plans(item, push)
+                continue
+            self._scheduled(item, None)
+            known = self._known_groups()
+
+    def _known_groups(self) -> set[int]:
+        return {one.groups for one in self._others.values() if one.fits}
 
     def _note(self, nbytes: float, of: LayeredChoice | LayeredPrice) -> None:
         if self._leanest is None or nbytes < self._leanest[0]:
@@ -337,7 +365,9 @@ class LayeredSearch:
             one = step.price
             nbytes = max(one.nbytes) * self._larger[_kind(one.choice)]
             self._note(nbytes, one)
-            if not self._fits([nbytes]):
+            fits, label = self._fits([nbytes]), str(one.choice)
+            self._others[label] = OtherPipeline(label, one.choice.groups, one.seconds, fits)
+            if not fits:
                 without_room = min(without_room, one.seconds)
             elif best is None or one.seconds < best.seconds:
                 best = one

@@ -17,14 +17,15 @@ from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
 from autoshard.pipeline.joint.space import BlockWork, StageChoice, choices
 from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.planned.searched import OtherPipeline, StageSearch, fastest_by_groups
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.transfers.group import RankGroup, stacked
+from autoshard.pipeline.transfers.group import RankGroup, meshes_label, stacked
 from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import GraphError, MemoryLimitError, PlanError, ScheduleError, StageError
-from costmodel import Hardware, format_bytes, format_seconds
+from costmodel import Hardware, format_bytes
 
 MOST_SHAPES = 16
 """Shapes of the meshes of all groups of a choice that are tried at most; of more, groups of one size have one shape."""
@@ -41,35 +42,6 @@ FAR = 2.0
 """How many times the limit what is expected of a choice may be, to be planned although as many were and none fits."""
 MOST_AXES = 2
 """Axes of a stage's mesh."""
-
-
-@dataclass(frozen=True)
-class StageSearch:
-    """How far a search has come: what the best found takes, what none can take less than, and how many there were.
-
-    `bound` is of all choices: seconds of work that devices share evenly. `gap` is what the best found takes more than
-    the least that any choice not priced may take, relatively; 0 if there is none.
-    """
-
-    seconds: float
-    least_left: float
-    bound: float
-    priced: int
-    choices: int
-
-    @property
-    def gap(self) -> float:
-        """0 where the found one is proven to be the fastest."""
-        return max(0.0, self.seconds / min(self.least_left, self.seconds) - 1) if self.seconds else 0.0
-
-    def __str__(self) -> str:
-        proven = (
-            "none of them is faster" if not self.gap else f"at most {100 * self.gap:.1f} % from the fastest of them"
-        )
-        return (
-            f"{self.priced} pipelines priced of {self.choices} choices; {proven}; "
-            f"none of them takes less than {format_seconds(self.bound)}"
-        )
 
 
 @dataclass(frozen=True)
@@ -173,6 +145,7 @@ class _StageSearch(Generic[Found]):
         self.estimates = StageEstimates(self.work, self._schedules)
         self.priced = 0
         self.refused: list[PlanError | StageError] = []
+        self.others: dict[str, OtherPipeline] = {}
 
     def run(self) -> tuple[Found, StageSearch]:
         every = list(self._choices())
@@ -198,7 +171,8 @@ class _StageSearch(Generic[Found]):
         assert self.best is not None
         left = min((left, *order.least_left))
         bound = min((one.least for one in every), default=math.inf)
-        return self.best, StageSearch(self.best.price.seconds, left, bound, priced, len(every))
+        others = fastest_by_groups(self.others.values(), _label(self.best))
+        return self.best, StageSearch(self.best.price.seconds, left, bound, priced, len(every), others)
 
     def _is_enough(self, seconds: float, nbytes: float, left: int) -> bool:
         """Whether a choice of which so much is expected, the most promising one of so many that are left, is not to be
@@ -278,7 +252,9 @@ class _StageSearch(Generic[Found]):
             if self.least is None or most < self.least[0]:
                 self.least = most, one
             found.append((one.price.seconds, most, order))
-            if limit is not None and most > limit:
+            is_over, label = limit is not None and most > limit, _label(one)
+            self.others[label] = OtherPipeline(label, order.ranks, one.price.seconds, not is_over)
+            if is_over:
                 continue
             if self.best is None or one.price.seconds < self.best.price.seconds * (1 - 1e-9):
                 self.best = one
@@ -317,6 +293,15 @@ class _StageSearch(Generic[Found]):
         started, update = one.price.started
         actions, sent = (forward, first, second), (tuple(onward), tuple(back))
         return BlockWork(actions, started, update, one.price.updates, nbytes, kept, *sent)
+
+
+def _label(planned: PricedPipeline) -> str:
+    """A pipeline in words: its groups, schedule and micro batches."""
+    order, meshes = planned.schedule, meshes_label(planned.price.planned.groups)
+    micro = f"{order.micro_batches} micro batch{'es' * (order.micro_batches > 1)}"
+    if order.ranks == 1:
+        return f"in one piece on {meshes}, {micro}"
+    return f"{order.stages} stages on {meshes}, {order.name}, {micro}"
 
 
 def _meshes(devices: int) -> list[Mesh]:

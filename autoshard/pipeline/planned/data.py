@@ -11,6 +11,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Value, walk
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.planned.programs import Maker, Place, Programs
+from autoshard.pipeline.planned.searched import StageSearch
 from autoshard.pipeline.planned.stage_plan import StageGraph
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.whole import ONCE, StagedStep, update_rounds
@@ -34,6 +35,7 @@ class PipelineData:
         groups: the devices of each rank of the schedule.
         graphs, plans: by stage.
         hardware: by stage, and of all devices.
+        searched: how far the search came that found the stages, and what others take, if one did.
     """
 
     traced: Traced
@@ -45,6 +47,7 @@ class PipelineData:
     stage_hardware: tuple[Hardware, ...]
     hardware: Hardware
     passes: tuple[str, ...] = DEFAULT
+    searched: StageSearch | None = None
 
     @property
     def graph(self) -> Graph:

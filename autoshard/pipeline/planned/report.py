@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.planned.searched import StageSearch
 from costmodel import format_bytes, format_seconds
 
 
@@ -42,6 +44,18 @@ def _lines(planned: PipelineData, price: PipelinePrice) -> Iterator[str]:
     over = 100 * (makespan / price.bound - 1) if price.bound else 0.0
     yield f"bound   no order takes less than {format_seconds(price.bound)}; {schedule.name} takes {over:.1f} % more"
     yield f"        {_slowest(price)}"
+    if planned.searched is not None:
+        yield f"search  {planned.searched}"
+        yield from _others(planned.searched)
+
+
+def _others(searched: StageSearch) -> Iterator[str]:
+    """What else was priced."""
+    head = "others  "
+    for one in searched.others:
+        fits = "" if one.fits else ", more memory than there is"
+        yield f"{head}{format_seconds(one.seconds)}: {one.label}{fits}"
+        head = " " * len(head)
 
 
 def _slowest(price: PipelinePrice) -> str:
@@ -70,6 +84,7 @@ def to_json(planned: PipelineData) -> dict[str, Any]:
         "schedule_seconds": float(price.timeline.makespan),
         "schedule_bound": price.bound,
         "bubble_share": price.timeline.bubble_share,
+        "others": [] if planned.searched is None else [asdict(one) for one in planned.searched.others],
         "groups": [
             {
                 "mesh": str(group.mesh),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,3 +81,9 @@ def stacked(meshes: Sequence[Mesh]) -> tuple[RankGroup, ...]:
         groups.append(RankGroup(mesh, tuple(range(start, start + mesh.devices))))
         start += mesh.devices
     return tuple(groups)
+
+
+def meshes_label(groups: Sequence[RankGroup]) -> str:
+    """The meshes of groups in words, equal ones counted: `2 x (dp=2) + (tp=4)`."""
+    counts = Counter(str(group.mesh) for group in groups)
+    return " + ".join(f"{count} x ({mesh})" if count > 1 else f"({mesh})" for mesh, count in counts.items())

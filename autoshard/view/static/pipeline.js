@@ -16,7 +16,7 @@ function pipelineOf(record) {
 }
 
 function pipelineSections(pipe) {
-  return [pipelineSection(pipe), scheduleSection(pipe), groupsSection(pipe), transfersSection(pipe)];
+  return [pipelineSection(pipe), scheduleSection(pipe), groupsSection(pipe), transfersSection(pipe), othersSection(pipe)].filter(Boolean);
 }
 
 function pipelineSection(pipe) {
@@ -163,6 +163,15 @@ function transfersSection(pipe) {
   ], pipe.transfers, { open: (one) => toStage(one.source), sort: 8 });
   const made = section("transfers", "Between the groups", h("p", { class: "quiet" }, "What goes from the devices of one stage to those of another; inside of a stage values are redistributed by collectives."), grid.node);
   made.dataset.short = "Transfers";
+  return made;
+}
+
+// What a search for stages has priced and not taken.
+function othersSection(pipe) {
+  if (!pipe.others.length) return null;
+  const rows = pipe.others.map((one) => [one.label, seconds(one.seconds), `${figure(one.seconds / pipe.seconds)} x`, one.fits ? "yes" : h("span", { class: "warn" }, "no")]);
+  const made = section("others", "What else there was", h("p", { class: "quiet" }, "The fastest that the search has priced, of each number of groups."), plain(["pipeline", "a step", "to this one", "fits"], rows, { right: [1, 2] }));
+  made.dataset.short = "Others";
   return made;
 }
 
