@@ -155,6 +155,6 @@ def test_what_no_pipeline_keeps_to_names_the_stage_and_what_is_largest_there(mon
 def test_what_is_found_is_planned_whole(monkeypatch):
     monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
     found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100")
-    assert found.searched is not None and {one.groups for one in found.searched.others} >= {1, 2}
+    assert found.searched is not None and [one.groups for one in found.searched.others] == [1]
     assert found.price.seconds == pytest.approx(found.searched.seconds, rel=0.1)
     assert "pipelines priced of" in found.report()
