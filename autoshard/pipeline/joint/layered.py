@@ -199,9 +199,10 @@ class LayeredSearch:
         if best is None:
             assert self._leanest is not None
             raise none_keeps(self.wanted, int(self._leanest[0]))
+        priced = self.planned_meshes
         self._price_others(waiting)
         others = fastest_by_groups(self._others.values(), str(best.choice))
-        return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size, others)
+        return best, StageSearch(best.seconds, left, bound, priced, size, others)
 
     def _price_others(self, waiting: list[tuple[float, int, tuple]]) -> None:
         """Of numbers of groups of which nothing that fits is priced what promises most, to tell what it takes: few, as

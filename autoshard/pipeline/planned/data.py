@@ -15,13 +15,16 @@ from autoshard.pipeline.planned.searched import StageSearch
 from autoshard.pipeline.planned.stage_plan import StageGraph
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.whole import ONCE, StagedStep, update_rounds
-from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.group import RankGroup, meshes_label
 from autoshard.plan.plan import Plan
 from autoshard.search.planned import PlannedData
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.transform.train import accumulated
 from costmodel import Hardware
+
+MOST_NAMED = 4
+"""Groups whose ranks are named in a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class PipelineData:
     @property
     def described_devices(self) -> str:
         """What it is planned for, in words."""
-        groups = "; ".join(map(str, self.groups))
+        many = len(self.groups) > MOST_NAMED
+        groups = meshes_label(self.groups) if many else "; ".join(map(str, self.groups))
         parts = f"{self.schedule.micro_batches} micro batches"
         return f"{self.stages} stages ({self.schedule.name or 'a schedule'}, {parts}) on {groups}"
