@@ -15,6 +15,9 @@ import autoshard as ash
 from autoshard import Layout, Mesh
 from autoshard.core.rule_picture import rule_svg
 from autoshard.layout import layout_svg, mesh_svg
+from autoshard.pipeline.compare import Comparison
+from autoshard.pipeline.schedules import make_schedule, simulate
+from autoshard.pipeline.schedules.picture import schedule_svg
 from autoshard.report.cluster_picture import cluster_svg
 from autoshard.trace.function import trace
 from costmodel import preset
@@ -44,6 +47,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "matmul": partial(of_rule, "MatMul"),
     "softmax": partial(of_rule, "Softmax"),
     "cluster": lambda: cluster_svg(preset("h100"), 16),
+    "schedule": lambda: schedule_svg(simulate(make_schedule("1f1b", ranks=4, micro_batches=8))),
 }
 
 
@@ -67,7 +71,7 @@ def trained() -> ash.Planned:
     return ash.plan(train_step(net, optim.Adam(net.trainable_params(), 1e-3), x), (), MESH, hardware="h100")
 
 
-def contenders() -> ash.pipeline.compare.Comparison:
+def contenders() -> Comparison:
     return ash.compare(trained().traced, (), [MESH], CONTENDERS, hardware="h100")
 
 

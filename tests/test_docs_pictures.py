@@ -40,10 +40,10 @@ def words(path: Path) -> list[str]:
 
 def test_every_picture_is_shown_and_made():
     shown = {
-        line.split("(pictures/")[1].split(")")[0]
-        for page in (ROOT / "docs" / "explanation").glob("*.md")
+        line.split("pictures/")[1].split(")")[0]
+        for page in (ROOT / "docs").glob("*/*.md")
         for line in page.read_text(encoding="utf-8").splitlines()
-        if "(pictures/" in line
+        if line.startswith("![") and "pictures/" in line
     }
     assert shown == {f"{name}.svg" for name in (*pictures.DRAWN, *PLOTS)}
     assert shown == {path.name for path in pictures.FOLDER.iterdir()}
