@@ -131,5 +131,5 @@ class PipelineData:
         """What it is planned for, in words."""
         many = len(self.groups) > MOST_NAMED
         groups = meshes_label(self.groups) if many else "; ".join(map(str, self.groups))
-        parts = f"{self.schedule.micro_batches} micro batches"
+        parts = f"{self.schedule.micro_batches} micro batch{'es' * (self.schedule.micro_batches != 1)}"
         return f"{self.stages} stages ({self.schedule.name or 'a schedule'}, {parts}) on {groups}"

@@ -35,7 +35,7 @@ function bytes(x) {
   return `${sign}${Math.round(size)} B`;
 }
 const percent = (part, of) => (of ? `${figure((100 * part) / of)} %` : "");
-const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+const count = (n, word, words = `${word}s`) => `${n} ${n === 1 ? word : words}`;
 const sum = (list, of = (one) => one) => list.reduce((total, one) => total + of(one), 0);
 const colour = (k) => getComputedStyle(document.documentElement).getPropertyValue(`--k${k % 10}`).trim();
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

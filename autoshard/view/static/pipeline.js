@@ -28,7 +28,7 @@ function pipelineSection(pipe) {
   return section("pipeline", "Pipeline",
     h("p", { class: "lead", id: "pipeline-lead" }, "A step takes ", h("b", {}, seconds(pipe.seconds)), ` in ${count(pipe.stages.length, "stage")} on ${count(pipe.groups.length, "group")} of devices; they wait for `,
       h("b", {}, percent(pipe.bubble_share, 1)), " of the schedule. The fullest device needs ", h("b", { class: fits ? "" : "warn" }, bytes(fullest.bytes)), fits ? ` of its ${bytes(fullest.room)}: it fits.` : `, but has ${bytes(fullest.room)}: it does not fit.`),
-    h("p", { class: "quiet" }, `${pipe.name} on ${count(pipe.devices, "device")} (${pipe.hardware}), schedule ${pipe.schedule || "of one's own"}, ${count(pipe.micro_batches, "micro batch").replace("batchs", "batches")}. Times are predicted.`),
+    h("p", { class: "quiet" }, `${pipe.name} on ${count(pipe.devices, "device")} (${pipe.hardware}), schedule ${pipe.schedule || "of one's own"}, ${count(pipe.micro_batches, "micro batch", "micro batches")}. Times are predicted.`),
     h("div", { class: "tiles" },
       tile(seconds(pipe.seconds), "a step"), tile(percent(pipe.bubble_share, 1), "bubble: what the groups wait in the schedule"),
       tile(seconds(pipe.schedule_bound), `no order of these actions takes less; this one ${figure(100 * over)} % more`),
