@@ -85,6 +85,15 @@ class Reverse(Recorder):
             self.sweep(nodes, wrt)
         return [self.total(value) or self.zeros(value) for value in wrt]
 
+    def pulled(
+        self, nodes: Sequence[Node], of: Sequence[Value], cotangents: Sequence[Value], wrt: Sequence[Value]
+    ) -> list[Value]:
+        """What cotangents of the values `of`, which the nodes make, are for each value in `wrt`."""
+        for value, cotangent in zip(of, cotangents, strict=True):
+            self._terms.setdefault(value, []).append(cotangent)
+        self.sweep(nodes, wrt)
+        return [self.total(value) or self.zeros(value) for value in wrt]
+
     def sweep(self, nodes: Sequence[Node], wrt: Sequence[Value]) -> None:
         """Visit the nodes on a path from `wrt` backwards and collect the cotangents of their operands."""
         dependent = self.dependent(nodes, wrt)

@@ -7,7 +7,7 @@ So what a turn does can be cut into micro batches, be differentiated, and lie in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,20 +23,21 @@ MOST_NODES = 2**16
 Known = dict[Value, Value]
 
 
-def unrolled(graph: Graph) -> Graph:
-    """The same computation without loops whose number of turns is known; graphs without any stay the same object.
+def unrolled(graph: Graph, stays: Callable[[Node], bool] = lambda loop: False) -> Graph:
+    """The same computation without loops whose number of turns is known, but for those that stay; graphs without any
+    stay the same object.
 
     Nodes of turn 3 of a loop over `layers` are called `layers.3.` and as in the loop. Slices that begin at the number
     of the turn begin at that number.
     """
     if not any(node.op.name == "While" for node in walk(graph.nodes)):
         return graph
-    return _Unroller(inline(graph)).run()
+    return _Unroller(inline(graph), stays).run()
 
 
 class _Unroller:
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.builder = graph, Builder.after(graph, graph.name)
+    def __init__(self, graph: Graph, stays: Callable[[Node], bool]) -> None:
+        self.graph, self.builder, self.stays = graph, Builder.after(graph, graph.name), stays
         self.makers = {value: node for node in walk(graph.nodes) for value in node.results}
         self.numbers: dict[Value, np.ndarray] = {}
         self.nodes: list[Node] = []
@@ -68,7 +69,7 @@ class _Unroller:
             self.makers.update(dict.fromkeys(written.results, written))
 
     def _turns(self, node: Node, known: Known) -> int | None:
-        if node.op.name != "While":
+        if node.op.name != "While" or self.stays(node):
             return None
         operands = tuple(known.get(value, value) for value in node.operands)
         count = known_trips(replace(node, operands=operands), self.makers)

@@ -7,6 +7,7 @@ Lowering drops `jax.lax.stop_gradient`; here it leaves a mark in the module. Fun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir.dialects import stablehlo
 
 from autoshard.frontends.jax.checkpoints import with_checkpoints
+from autoshard.frontends.jax.gradients import marked_gradients
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.load import from_stablehlo
 
@@ -42,7 +44,7 @@ class Captured:
     own: tuple[str, ...]
 
 
-def capture(function: Callable, leaves: Sequence[Any], marked: bool = False) -> Captured:
+def capture(function: Callable, leaves: Sequence[Any], marked: bool = False, gradients: bool = False) -> Captured:
     """Lower `function(*leaves)`.
 
     Args:
@@ -50,6 +52,7 @@ def capture(function: Callable, leaves: Sequence[Any], marked: bool = False) -> 
         leaves: arrays or jax.ShapeDtypeStruct.
         marked: whether places that stop gradients are kept, as custom calls to `STOPPED`, and what `jax.checkpoint`
             makes again, as scopes.
+        gradients: whether gradients that it takes become marks, see `frontends.jax.gradients`.
 
     Raises:
         ShapeError: the function's shapes are not all known.
@@ -62,15 +65,16 @@ def capture(function: Callable, leaves: Sequence[Any], marked: bool = False) -> 
         shapes.append(structure)
         return found
 
-    traced = jax.jit(flat, keep_unused=True).trace(*leaves)
-    own = dict.fromkeys(_own(traced.jaxpr.jaxpr))
-    if marked:
-        traced = with_checkpoints(traced)
-    token = _MARKING.set(marked)
-    try:
-        lowered = traced.lower()
-    finally:
-        _MARKING.reset(token)
+    with marked_gradients() if gradients else nullcontext():
+        traced = jax.jit(flat, keep_unused=True).trace(*leaves)
+        own = dict.fromkeys(_own(traced.jaxpr.jaxpr))
+        if marked:
+            traced = with_checkpoints(traced)
+        token = _MARKING.set(marked)
+        try:
+            lowered = traced.lower()
+        finally:
+            _MARKING.reset(token)
     return Captured(from_stablehlo(lowered), shapes[0], tuple(own))
 
 

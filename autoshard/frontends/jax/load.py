@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.frontends.extra import need_jax
@@ -23,6 +23,7 @@ def from_jax(
     optimizer: Any = None,
     gradients: str = "autoshard",
     name: str | None = None,
+    donate_argnums: int | Sequence[int] = (),
     **kwargs: Any,
 ) -> Imported | JaxModel:
     """Import a JAX function or a flax module.
@@ -30,6 +31,7 @@ def from_jax(
         model = ash.from_jax(module, tokens, params=module.init(key, tokens))         flax linen
         model = ash.from_jax(module, images)                                          flax nnx
         model = ash.from_jax(function, x, params=params)                              function(params, x)
+        model = ash.from_jax(step, params, state, x, donate_argnums=(0, 1))           a step that updates both
         planned = ash.plan(model, mesh="dp=2 tp=4")
 
     With `params`, or for a module, the result is a model: the leaves of the pytree are parameters with their dotted
@@ -50,13 +52,18 @@ def from_jax(
             optim.Adam(params, 1e-3)`, or is one of optax; the model is then a step of training. It needs a loss.
         gradients: whose gradients the step takes: "autoshard" (those of its operators) or "jax" (JAX differentiates,
             and the graph holds what it made; for loops, and functions with a derivative of their own).
+        donate_argnums: of a function that is a step of training (it differentiates by `jax.grad` or
+            `jax.value_and_grad`, and updates): the arguments that it returns new values of, as of `jax.jit`. They are
+            what is trained, and its states, and called after the arguments (`params.w1`); the devices keep them from
+            run to run, and what is left of the result is returned. New values are found by the structure of the
+            arguments, several of one structure in their order.
         name: what the graph is called; by default the function or the module's class.
 
     Raises:
         RuntimeSetupError: jax is not installed.
         ShapeError: the function's shapes are not all known.
         GraphError: an optimizer without a loss; a loss or an optimizer of another kind; parameters that are missing,
-            or given twice.
+            or given twice; donated arguments that it returns no new values of, or more than one of each.
 
     >>> import jax.numpy as jnp
     >>> import autoshard
@@ -67,6 +74,14 @@ def from_jax(
     need_jax("importing a JAX function")
     from autoshard.frontends.jax.sources import is_module
 
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    if donated:
+        if params is not None or loss is not None or optimizer is not None or is_module(function):
+            raise GraphError(
+                "from_jax: donate_argnums is for a function that differentiates and updates itself; leave out params, "
+                "loss and optimizer, or donate_argnums"
+            )
+        return _step(function, args, kwargs, donated, gradients, name)
     if params is None and not is_module(function):
         if loss is not None or optimizer is not None:
             raise GraphError("from_jax: a loss or an optimizer needs the parameters; give params=, the first argument")
@@ -91,10 +106,27 @@ def _model(
     gradients: str,
     name: str | None,
 ) -> JaxModel:
-    from autoshard.frontends.jax.model import GRADIENTS, JaxModel
+    from autoshard.frontends.jax.model import JaxModel
     from autoshard.frontends.jax.sources import source_of
 
     check_loss(loss, optimizer, "from_jax")
+    _check_gradients(gradients)
+    return JaxModel(source_of(function, params), args, kwargs, loss, optimizer, gradients, name)
+
+
+def _step(
+    function: Any, args: tuple, kwargs: dict[str, Any], donated: tuple[int, ...], gradients: str, name: str | None
+) -> JaxModel:
+    from autoshard.frontends.jax.model import JaxModel
+    from autoshard.frontends.jax.steps import step_source
+
+    _check_gradients(gradients)
+    source, others = step_source(function, args, donated)
+    return JaxModel(source, others, kwargs, gradients=gradients, name=name)
+
+
+def _check_gradients(gradients: str) -> None:
+    from autoshard.frontends.jax.model import GRADIENTS
+
     if gradients not in GRADIENTS:
         raise GraphError(f"from_jax: gradients is {gradients!r}; it can be {' or '.join(map(repr, GRADIENTS))}")
-    return JaxModel(source_of(function, params), args, kwargs, loss, optimizer, gradients, name)

@@ -26,6 +26,7 @@ from autoshard.frontends.jax.patterns import patterns_of
 from autoshard.frontends.jax.reference import InJax, run_in_jax
 from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.sources import JaxSource, argument_names
+from autoshard.frontends.jax.steps import capture_step, with_gradients_of_jax, with_own_gradients
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
 from autoshard.frontends.kept import KeptModel
 from autoshard.frontends.results import check_count, picked
@@ -125,6 +126,8 @@ class JaxModel(KeptModel):
     @cached_property
     def captured(self) -> Captured:
         """The function lowered: of the leaves of parameters and arguments, to result, updates and gradients."""
+        if self.source.is_step:
+            return capture_step(lambda *leaves: self.outcome(leaves, False), self.leaf_shapes, self.gradients)
         ours = self.training and self.gradients == "autoshard"
         by_jax = self.training and not ours
         found = capture(lambda *leaves: self.outcome(leaves, by_jax), self.leaf_shapes, marked=ours)
@@ -196,6 +199,8 @@ class JaxModel(KeptModel):
 
     @cached_property
     def _forward(self) -> Traced:
+        if self.source.is_step:
+            return self.traced
         return trace(self.construct, *self._data.values(), name=self.name)
 
     # -- as something to plan
@@ -252,7 +257,22 @@ class JaxModel(KeptModel):
         if self.optimizer is not None:
             return self.step.traced
         found = trace(self._named(self.construct), *self._data.values(), name=self.name)
+        if self.source.is_step:
+            return self._own_step(found)
         return replace(found, graph=plainly_written(found.graph, found.annotations))
+
+    def _own_step(self, found: Traced) -> Traced:
+        """A step that takes gradients itself: by those of operators, or by JAX where these have none."""
+        if self.gradients == "jax":
+            return with_gradients_of_jax(found, found)
+        try:
+            return with_own_gradients(found, self.captured, self._replay.checkpoints)
+        except GraphError:
+            self.gradients = "jax"
+        for name in ("captured", "_replay"):
+            vars(self).pop(name, None)
+        again = trace(self._named(self.construct), *self._data.values(), name=self.name)
+        return with_gradients_of_jax(again, found)
 
     @cached_property
     def cuttable(self) -> Traced:

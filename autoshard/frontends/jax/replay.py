@@ -22,6 +22,7 @@ from autoshard.ir.run import CALLS
 from autoshard.layout.spec import Spec
 from autoshard.ops.registry import lookup
 from autoshard.trace.tensor import Recorder, TracedTensor
+from autoshard.transform.inner_gradients import is_entry
 
 Known = dict[Value, TracedTensor]
 
@@ -41,6 +42,9 @@ class Replay:
         self.imported, self.by_elements = imported, by_elements
         self.places = NodeLocations(imported, top)
         self.names = {value: name for value, name in zip(imported.graph.inputs, names, strict=True) if name}
+        for node in imported.graph.nodes:
+            if is_entry(node) and node.operands[0] in self.names:
+                self.names[node.results[0]] = self.names[node.operands[0]]
 
     def __call__(self, recorder: Recorder, tensors: Sequence[Any]) -> list[TracedTensor]:
         """The outputs for these inputs, as nodes of the recorder."""

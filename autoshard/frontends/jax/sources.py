@@ -31,6 +31,7 @@ class JaxSource:
         name: what the graph is called.
         top: the scope that a framework puts around the whole model.
         signature: of the arguments after the parameters.
+        is_step: whether the function differentiates and updates parameters itself.
     """
 
     function: Callable
@@ -41,6 +42,7 @@ class JaxSource:
     name: str
     top: str
     signature: inspect.Signature
+    is_step: bool = False
 
 
 def source_of(model: Any, params: Any) -> JaxSource:
