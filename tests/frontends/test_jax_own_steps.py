@@ -260,6 +260,12 @@ def test_new_values_that_are_not_found_are_named(step: str, count: str) -> None:
         _ = model.traced
 
 
+def test_a_step_that_returns_new_values_alone_is_refused() -> None:
+    model: Any = ash.from_jax(lambda p, x: p - jax.grad(lambda p: jnp.sum(p * x))(p), X, X, donate_argnums=0)
+    with pytest.raises(GraphError, match="nothing beside the new values of p; return .* such as the loss"):
+        _ = model.traced
+
+
 def test_arguments_that_are_not_there_are_refused() -> None:
     with pytest.raises(GraphError, match=r"donate_argnums has 7, but 4 arguments .*params, state, x, y"):
         ash.from_jax(plain, PARAMS, ADAM.init(PARAMS), X, Y, donate_argnums=7)

@@ -79,7 +79,13 @@ def _without_new(found: Any, held: Mapping[str, Any], step: str) -> tuple[Any, d
             )
         new[name] = parts[fits[0]]
         parts = {path: part for path, part in parts.items() if path[: len(fits[0])] != fits[0]}
-    return _left(found, (), parts), new
+    left = _left(found, (), parts)
+    if not jax.tree.leaves(left):
+        raise GraphError(
+            f"from_jax: {step} returns nothing beside the new values of {' and '.join(held)}; return what a run is to "
+            "tell, too, such as the loss"
+        )
+    return left, new
 
 
 def _parts(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
