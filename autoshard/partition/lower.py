@@ -193,14 +193,13 @@ class _Lowering:
             for region in node.regions:
                 for value, layout, user in wanted_outside(self.plan, node, region):
                     self.bring(value, layout, user)
-        pairs = zip(node.operands, strategy.operand_layouts, strict=True)
-        entering = tuple(self.bring(value, layout, node) for value, layout in pairs)
+        held, pairs = self.padding.of_manual, zip(node.operands, strategy.operand_layouts, strict=True)
+        entering = tuple(self.bring(value, layout, node, held(node, value, layout)) for value, layout in pairs)
         self.manual += node.op.name == "ManualComputation"
         bodies = tuple(self.body(node, i) for i in range(len(node.regions)))
         self.manual -= node.op.name == "ManualComputation"
-        results = tuple(
-            self.define(value, layout) for value, layout in zip(node.results, strategy.result_layouts, strict=True)
-        )
+        pairs = zip(node.results, strategy.result_layouts, strict=True)
+        results = tuple(self.define(value, layout, held(node, value, layout)) for value, layout in pairs)
         count = max(1, trips(node, self.makers)) if node.op.name in LOOPS else 1
         self.instructions.append(Nest(node, entering, results, bodies, self.manual > 0, count))
         for value in node.results:

@@ -121,6 +121,13 @@ class Padding:
             shapes(node.results, strategy.result_layouts, rule.results),
         )
 
+    def of_manual(self, node: Node, value: Value, layout: Layout) -> Shape:
+        """The same of an operand or result of a manual computation: its blocks are those that its words say, so nothing
+        is padded where these cut. Of other nests it is `shape`."""
+        manual = manual_axes(node)
+        rows = zip(value.type.shape, self.shape(value, layout), layout.dims, strict=True)
+        return tuple(size if any(ref.name in manual for ref in refs) else padded for size, padded, refs in rows)
+
     def _padded(self, key: Hashable, size: int) -> int:
         if self._ratios is None:
             self._ratios = {top: _ratio(members) for top, members in self._members.items() if members}
@@ -189,7 +196,7 @@ def padding_of(plan: Plan) -> Padding:
         for edge in _edges(node):
             padding.add_equal(value_at(node, spot) for spot in (*edge.sources, *edge.targets))
     for node in nests:
-        _check_manual(node, plan.strategy(node), padding)
+        _check_manual(node, plan.strategy(node))
     return padding
 
 
@@ -215,15 +222,15 @@ def _edges(node: Node) -> Iterator[Edge]:
     yield from dict.fromkeys((*found.sources.values(), *found.targets.values()))
 
 
-def _check_manual(node: Node, strategy: Strategy, padding: Padding) -> None:
-    """The blocks that a manual computation computes on are those that its words say: nothing is padded there."""
+def _check_manual(node: Node, strategy: Strategy) -> None:
+    """That what a manual computation cuts is cut into equal blocks: nothing is padded there."""
     manual = manual_axes(node)
     values = zip((*node.operands, *node.results), (*strategy.operand_layouts, *strategy.result_layouts), strict=True)
     for value, layout in values if manual else ():
-        for dim, held in enumerate(padding.shape(value, layout)):
-            if held != value.type.shape[dim] and any(ref.name in manual for ref in layout.dims[dim]):
+        for dim, (size, parts) in enumerate(zip(value.type.shape, layout.parts, strict=True)):
+            if size % parts and any(ref.name in manual for ref in layout.dims[dim]):
                 raise StrategyError(
                     f"{node.label} ({node.op.name}){where(node.source)} is written for equal blocks along "
                     f"{', '.join(manual)}, but {value.name}: {value.type} as [{layout}] has dim {dim} in "
-                    f"{layout.parts[dim]} parts, which do not divide it"
+                    f"{parts} parts, which do not divide it"
                 )

@@ -166,6 +166,25 @@ def test_manual_computations(name, mode):
     checked(local(fn, out), [X], "dp=2 tp=4", search=mode)
 
 
+@pytest.mark.parametrize("looped", (False, True))
+def test_a_manual_computation_beside_uneven_blocks(looped):
+    """What it cuts is cut evenly, though the same rows lie unevenly before and behind it."""
+
+    def turn(x):
+        x = ops.sharding_constraint(ops.sin(x), "[{tp}, {}]")
+        half = ops.manual_computation(
+            lambda a: ops.cum_sum(a, axis=0), x, mesh=Mesh.parse("dp=2 tp=3"), in_shardings=("[{dp}, {}]",),
+            out_shardings="[{dp}, {}]", manual_axes=("dp",),
+        )  # fmt: skip
+        return ops.sharding_constraint(ops.cos(half), "[{tp}, {dp}]")
+
+    def f(x):
+        return thrice(turn, x) if looped else turn(x)
+
+    for mode in ("bfs", "sharding_propagation"):
+        checked(f, [array(8, 6)], "dp=2 tp=3", search=mode)
+
+
 def test_free_axes_split_a_manual_computation():
     planned = checked(local(lambda a: ops.all_reduce(ops.tanh(a), "tp"), "[{dp}, {?}]", free=True), [X],
                       "dp=2 tp=4", search="factor")  # fmt: skip
