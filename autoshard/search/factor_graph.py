@@ -301,7 +301,7 @@ def _menus(problem: Problem, units: MeshUnits, candidates: Candidates | None) ->
             _check_plain(node, graph)
             menus[node] = lister.menu(node, tuple(reached.get(value, frozenset()) for value in node.operands))
             if is_constraint(node):
-                menus[node] = _permitted(node, menus[node])
+                menus[node] = _permitted(node, menus[node], problem, lister)
             elif candidates is not None:
                 key = node.key, id(menus[node])
                 fewer[key] = fewer.get(key) or _chosen(menus[node], candidates(node, menus[node]))
@@ -311,14 +311,14 @@ def _menus(problem: Problem, units: MeshUnits, candidates: Candidates | None) ->
     return menus
 
 
-def _permitted(node: Node, menu: Domain) -> Domain:
-    """The strategies of a constraint that keep what it asks."""
+def _permitted(node: Node, menu: Domain, problem: Problem, lister: DomainBuilder) -> Domain:
+    """The strategies of a constraint that keep what it asks; where that leaves ranks without work, which no domain has,
+    what it asks."""
     rows = [row for row in range(len(menu)) if permits(node, menu.strategy(row))]
-    if len(rows) == len(menu):
-        return menu
-    if not rows:
-        raise PlanError(f"no strategy of {node.label}{at(node.source)} keeps the sharding that it asks for")
-    return _chosen(menu, rows)
+    asked = None if rows else problem.asked_strategy(node)
+    if asked is not None:
+        return lister.fixed(node, asked)
+    return menu if len(rows) == len(menu) else _chosen(menu, rows)
 
 
 def _chosen(menu: Domain, rows: Sequence[int]) -> Domain:

@@ -110,6 +110,16 @@ def test_a_closed_constraint_moves_its_operand():
     assert str(planned.plan.outputs[0]) == "tp, -"
 
 
+@pytest.mark.parametrize("mode", ("sharding_propagation", "optimal", "dynamic_programming", "factor"))
+def test_a_constraint_that_leaves_ranks_without_rows_is_kept_as_far_as_it_divides(mode):
+    def fn(x):
+        return ops.tanh(ops.sharding_constraint(ops.sin(x), '[{"dp", ?}, {?}]'))
+
+    planned = ash.plan(trace(fn, X), mesh="dp=6", search=mode)
+    assert str(planned.plan.decisions[planned.graph.nodes[1]].strategy.result_layouts[0]).startswith("dp")
+    np.testing.assert_allclose(planned.run(X), np.tanh(np.sin(X)), rtol=1e-6)
+
+
 def test_groups_lie_alike():
     def fn(x, y):
         ops.shard_group(x, y)
