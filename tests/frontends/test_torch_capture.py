@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 import autoshard as ash
 from autoshard.frontends.torch.quick import quick_capture, with_code
+from autoshard.util.errors import ParseError
 from autoshard.util.gc_paused import gc_paused
 
 pytestmark = pytest.mark.torch
@@ -247,3 +248,97 @@ def test_threads_import_and_plan_at_once() -> None:
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(work, (3, 4, 5)))
+
+
+class _Strided(torch.nn.Module):
+    """Asks buffers for sizes, and constants of its own for what they hold; `part` is what makes the output of x."""
+
+    def __init__(self, part: Callable) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+        self.register_buffer("stride", torch.tensor(2))
+        self.register_buffer("seen", torch.tensor(0))
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(self, self.layer(x))
+
+
+def _padded(net: Any, x: torch.Tensor) -> torch.Tensor:
+    wide = torch.ceil((x.shape[-1] + 3) / net.stride).to(torch.int64)
+    x = torch.nn.functional.pad(x, (wide, 8 - wide))
+    return x[..., : 10 - int(net.stride)] if max(net.stride, wide) == wide else x
+
+
+def _masked(net: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros_like(x[:, 0])
+    if mask.bool().any().item():
+        x = x * x.new_empty(3)
+    mask[1:] = 1
+    first, *rest = mask.split(1)
+    if first.any() or not torch.stack(rest).all():
+        x = x.relu_()
+    return x + 1 if mask.sum() == len(mask) - 1 else x.add_(2)
+
+
+@pytest.mark.parametrize("part", [_padded, _masked])
+def test_numbers_of_constants_and_of_integer_buffers_are_known(part: Callable) -> None:
+    net, x = _Strided(part), torch.linspace(-1, 1, 24).reshape(4, 6)
+    found = ash.from_torch(net, (x,)).traced(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(found), net(x).detach())
+
+
+def _of_data(net: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(4)
+    part = mask[:2]
+    part[0] = x[0, 0]
+    return x.relu_() if mask.all() else x
+
+
+def _random(net: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.relu_() if torch.nn.functional.dropout(torch.ones(4)).any() else x
+
+
+def _changed(net: Any, x: torch.Tensor) -> torch.Tensor:
+    net.seen += 1
+    return x.relu_() if net.seen == 1 else x
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (_of_data, "asks for a tensor's values"),
+        (_random, "asks for a tensor's values"),
+        (_changed, "its buffer 'seen'"),
+    ],
+)
+def test_numbers_that_change_are_not_known(part: Callable, told: str) -> None:
+    with pytest.raises(ParseError, match=told):
+        ash.from_torch(_Strided(part), (torch.ones(4, 6),))
+
+
+def test_a_module_may_be_converted_to_what_it_is() -> None:
+    def converted(net: Any, x: torch.Tensor) -> torch.Tensor:
+        net.layer = net.layer.to(x.dtype)
+        return net.layer(x)
+
+    net, x = _Strided(converted), torch.ones(4, 6)
+    torch.testing.assert_close(torch.from_numpy(ash.from_torch(net, (x,)).traced(x.numpy())), net(x).detach())
+
+
+def test_what_models_leave_out_when_compiled_is_captured() -> None:
+    config = transformers.LongT5Config(
+        vocab_size=40,
+        d_model=8,
+        d_kv=4,
+        d_ff=6,
+        num_layers=1,
+        num_heads=2,
+        local_radius=2,
+        decoder_start_token_id=0,
+        use_cache=False,
+    )
+    net, ids = transformers.LongT5ForConditionalGeneration(config).eval(), torch.randint(0, 40, (2, 6))
+    model = ash.from_torch(net, kwargs={"input_ids": ids, "labels": ids}, loss="loss")
+    found = model.traced(*model.example_arrays)
+    torch.testing.assert_close(torch.tensor(float(found)), net(input_ids=ids, labels=ids).loss.detach())

@@ -128,7 +128,9 @@ def test_importing_autoshard_imports_no_torch() -> None:
 def test_what_asks_for_values_is_told_with_its_line_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     class Branch(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sum() if (x > 0).all() else x
+            if (x > 0).all():
+                return x.sum()
+            return x
 
     class Packed(torch.nn.Module):
         def __init__(self) -> None:

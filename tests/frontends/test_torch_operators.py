@@ -173,6 +173,7 @@ def test_shapes(shape: tuple[int, ...]) -> None:
             "diff": lambda x: x.diff(dim=1),
             "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 3, 1, 1),
             "clone": lambda x: x.clone().contiguous(),
+            "strided": lambda x: x.permute(2, 0, 1).as_strided((3, b, c), (0, 1, b)),
             "new": lambda x: (
                 torch.zeros_like(x),
                 x.new_ones(2, 3),

@@ -298,6 +298,24 @@ def _chosen(net: Any, x: Tensor) -> Tensor:
     return (x @ net.w).sum()
 
 
+class _Adaptive(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer = torch.nn.Linear(4, 12)
+        self.classes = torch.nn.AdaptiveLogSoftmaxWithLoss(12, 20, [5, 11], div_value=2.0)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        h = self.layer(x)
+        return {"loss": self.classes(h, y).loss + self.classes(h[0], y[0]).output, "best": self.classes.predict(h)}
+
+
+def test_adaptive_softmax_has_all_clusters() -> None:
+    model = check_step(_Adaptive(), (example(), torch.tensor([0, 19, 4, 5, 12, 2])), mesh="dp=2 tp=3")
+    found = ash.from_torch(model.module, model.example[0]).traced(*model.example_arrays)
+    assert found["best"].tolist() == model.module(*model.example[0])["best"].tolist()
+
+
 @pytest.mark.parametrize("loss", [_checked, _distributed, _of_variances, asserted])
 def test_checks_of_values_are_left_out(loss: Callable[..., Tensor]) -> None:
     check_step(Net(loss), (example(),))
@@ -341,8 +359,27 @@ def _listed(net: Any, x: Tensor) -> Tensor:
     return y.sum()
 
 
-def test_branches_that_set_variables_are_choices() -> None:
-    model = check_step(Net(_branching), (example(),), steps=2, mesh="dp=2 tp=3")
+def _another_shape(net: Any, x: Tensor) -> Tensor:
+    return (x @ net.w if x.sum() > 0 else net.mean).sum()
+
+
+def _by_expressions(net: Any, x: Tensor) -> Tensor:
+    """Expressions one inside of the other, over several lines, in a branch, of a number, by parts of a condition."""
+    y = x @ net.w
+    y = (
+        y.clamp(max=0.1)
+        if y.max() > 0.1
+        else y.exp() if y.dim() == 2 and (y < -9).any() else y
+    )  # fmt: skip
+    if (x > 1).any():
+        y = y * 2 if (x.sum() > 0 or x.dim() == 3) else y - net.scale
+    more = y.mean() if not (x.isnan().any() or (x.dim() == 2 and x.isinf().any())) and x.sum() != 0 else 0.5
+    return (y.sin() * net.scale + net.mean).sum() + more
+
+
+@pytest.mark.parametrize("loss", [_branching, _by_expressions])
+def test_branches_that_set_variables_are_choices(loss: Callable[..., Tensor]) -> None:
+    model = check_step(Net(loss), (example(),), steps=2, mesh="dp=2 tp=3")
     for x in (example() * 0, example().abs() * 9):
         found = ash.from_torch(model.module, (x,)).traced(x.numpy())["loss"]
         np.testing.assert_allclose(found, model.module(x)["loss"].item(), rtol=1e-5)
@@ -350,7 +387,11 @@ def test_branches_that_set_variables_are_choices() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "told"),
-    [(_called, "calls 'norm' of ModuleDict, which may change it"), (_listed, "The module asks for a tensor's values")],
+    [
+        (_called, "calls 'norm' of ModuleDict, which may change it"),
+        (_listed, "The module asks for a tensor's values"),
+        (_another_shape, r"makes its value torch.float32 \(6, 3\), where it is torch.float32 \(3,\) else"),
+    ],
 )
 def test_branches_that_may_change_others_are_refused(loss: Callable[..., Tensor], told: str) -> None:
     code = loss.__code__

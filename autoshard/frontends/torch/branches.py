@@ -2,6 +2,7 @@
 
     if not torch.isfinite(h).all():          h = torch.where(asked, torch.clamp(h, -most, most), h)
         h = torch.clamp(h, -most, most)
+    y = h.exp() if (h > 1).any() else h      y = torch.where(asked, h.exp(), h)
 
 A module is captured as it is; where that fails at such an `if`, its function runs with another code and it is captured
 again. That code does the same for values that are known. What else a branch may do (calls of other modules, changes in
@@ -14,10 +15,10 @@ import ast
 import gc
 import linecache
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -30,6 +31,8 @@ _HERE = f"__import__({__name__!r}, fromlist=('*',))"
 _MOST = 32
 """Branches of one module that are said so, one after the other."""
 
+_Key = tuple[str, str, int]
+
 
 def with_branches(capture: Callable[[], Any]) -> Any:
     """What `capture` makes, with branches that it fails at said as choices.
@@ -37,19 +40,18 @@ def with_branches(capture: Callable[[], Any]) -> Any:
     Raises:
         Exception: what `capture` raises, where it is no such branch.
     """
-    lines: dict[tuple[str, str, int], set[int]] = {}
+    lines: dict[_Key, set[int]] = {}
     with ExitStack() as stack:
         for _ in range(_MOST):
             try:
                 return capture()
             except Exception as error:
-                found = _failed_at(error)
+                found = _failed_at(error, lines)
                 if found is None:
                     raise
                 frame, line = found
                 code = frame.f_code
-                # Of a code that was exchanged, the function is told by its name and first line.
-                asked = lines.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), set())
+                asked = lines.setdefault(_key(code), set())
                 changed = None if line in asked else _choosing(code, {*asked, line})
                 if changed is None:
                     raise
@@ -58,14 +60,25 @@ def with_branches(capture: Callable[[], Any]) -> Any:
         return capture()
 
 
-def _failed_at(error: Exception) -> tuple[FrameType, int] | None:
+def _key(code: CodeType) -> _Key:
+    """By which a function is told also when its code was exchanged."""
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _failed_at(error: Exception, exchanged: Container[_Key]) -> tuple[FrameType, int] | None:
     """The frame and line of a module that asked for a value which nothing knows."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     if not isinstance(error, GuardOnDataDependentSymNode):
         return None
-    walked = [*traceback.walk_tb(error.__traceback__)]
-    return next((one for one in reversed(walked) if not is_capturing(one[0].f_code.co_filename)), None)
+    walked = reversed([*traceback.walk_tb(error.__traceback__)])
+    own = [one for one in walked if not is_capturing(one[0].f_code.co_filename)]
+    if not own:
+        return None
+    (frame, line), *outer = own
+    if frame.f_code.co_name == "<lambda>":  # of an exchanged code, in which part of an expression is one
+        frame = next((one for one, _ in outer if _key(one.f_code) in exchanged), frame)
+    return frame, line
 
 
 def _choosing(code: CodeType, lines: set[int]) -> CodeType | None:
@@ -121,8 +134,20 @@ class _BranchRewriter(ast.NodeTransformer):
     """Writes branches at these lines as choices; `done` are the lines of those that can be."""
 
     def __init__(self, tree: ast.AST, lines: set[int]) -> None:
-        branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and node.test.lineno in lines]
-        self.done = {node.test.lineno for node in branches if all(map(_only_sets, (*node.body, *node.orelse)))}
+        branches = [
+            node for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp) and node.test.lineno in lines
+        ]
+        self.done = {node.test.lineno for node in branches if _can_be_chosen(node)}
+        self.done -= {node.test.lineno for node in branches if not _can_be_chosen(node)}
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        takes = node.test.lineno in self.done
+        parts = [node.body, node.orelse]
+        both = [_Checked().visit(self.visit(deepcopy(part))) for part in parts] if takes else []
+        self.generic_visit(node)
+        if not takes:
+            return node
+        return _called("either", node.lineno, _condition(node.test), *map(_later, (node.body, node.orelse, *both)))
 
     def visit_If(self, node: ast.If) -> Any:
         line, statements = node.test.lineno, [*node.body, *node.orelse]
@@ -135,7 +160,7 @@ class _BranchRewriter(ast.NodeTransformer):
             return node
         asked, before, yes = (f"_{word}_at_{line}" for word in ("asked", "before", "yes"))
         kept = f"{_HERE}.held(locals(), {tuple(names)!r})"
-        back = [f"{name} = {before}.get({name!r}, {name})" for name in names]
+        back = [f"{name} = {_HERE}.back({before}, {name!r}, {name})" for name in names]
         chosen = [f"{name} = {_HERE}.chosen({asked}, {yes}, {before}, locals(), {name!r})" for name in names]
         test: Any = _written(f"{asked} = None", line)[0]
         test.value = _condition(node.test)
@@ -148,8 +173,8 @@ class _BranchRewriter(ast.NodeTransformer):
 
     def both_ways(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """A copy of a branch that is done whatever the condition says."""
-        block = ast.Module([_Checked().visit(deepcopy(one)) for one in statements], [])
-        return self.generic_visit(block).body  # type: ignore[attr-defined]
+        block = self.generic_visit(ast.Module([deepcopy(one) for one in statements], []))
+        return _Checked().visit(block).body
 
 
 class _Checked(ast.NodeTransformer):
@@ -174,18 +199,38 @@ def _written(text: str, line: int) -> list[ast.stmt]:
 
 
 def _condition(test: ast.expr) -> ast.expr:
-    """A condition whose last part may be a tensor."""
+    """A condition whose parts may be tensors, where those behind them only compute."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        call: Any = ast.parse(f"{_HERE}.negated(0)", mode="eval").body
-        call.args = [_condition(test.operand)]
-        return call
-    if isinstance(test, ast.BoolOp):
-        first, *others = test.values
-        rest = _condition(others[0] if len(others) == 1 else ast.BoolOp(test.op, others))
-        if isinstance(test.op, ast.And):
-            return ast.IfExp(first, rest, ast.Constant(False))
-        return ast.IfExp(first, ast.Constant(True), rest)
-    return test
+        return _called("negated", test.lineno, _condition(test.operand))
+    if not isinstance(test, ast.BoolOp):
+        return test
+    first, *others = test.values
+    rest = others[0] if len(others) == 1 else ast.copy_location(ast.BoolOp(test.op, others), others[0])
+    if all(map(_pure, ast.walk(rest))):
+        parts = (_condition(first), *(_later(_condition(one)) for one in (rest, _Checked().visit(deepcopy(rest)))))
+        return _called("all_of" if isinstance(test.op, ast.And) else "any_of", test.lineno, *parts)
+    if isinstance(test.op, ast.And):
+        return ast.IfExp(first, _condition(rest), ast.Constant(False))
+    return ast.IfExp(first, ast.Constant(True), _condition(rest))
+
+
+def _called(name: str, line: int, *args: ast.expr) -> ast.expr:
+    """A call of a function of this module."""
+    call: Any = _written(f"{_HERE}.{name}()", line)[0]
+    call.value.args = [*args]
+    return call.value
+
+
+def _later(value: ast.expr) -> ast.expr:
+    """A function without arguments that computes a value."""
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+
+
+def _can_be_chosen(node: ast.If | ast.IfExp) -> bool:
+    """Whether both ways compute, and change nothing but variables."""
+    if isinstance(node, ast.IfExp):
+        return all(map(_pure, (*ast.walk(node.body), *ast.walk(node.orelse))))
+    return all(map(_only_sets, (*node.body, *node.orelse)))
 
 
 def _only_sets(statement: ast.stmt) -> bool:
@@ -261,30 +306,71 @@ def negated(asked: Any) -> Any:
     return asked.logical_not() if unknown(asked) else not asked
 
 
+def all_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
+    """first and rest."""
+    if not unknown(first):
+        return first and rest()
+    other = checked_rest()
+    return first.logical_and(other) if unknown(other) else other and first
+
+
+def any_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
+    """first or rest."""
+    if not unknown(first):
+        return first or rest()
+    other = checked_rest()
+    return first.logical_or(other) if unknown(other) else other or first
+
+
 def held(variables: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The variables of these names that there are."""
     return {name: variables[name] for name in names if name in variables}
 
 
+def back(variables: dict[str, Any], name: str, now: Any) -> Any:
+    """A variable as it was, where it was set."""
+    return variables.get(name, now)
+
+
 def chosen(asked: Any, yes: dict[str, Any], before: dict[str, Any], no: dict[str, Any], name: str) -> Any:
     """A variable as one branch or the other sets it; what only one of them has is a help inside of it."""
+    one, other = yes.get(name), no.get(name)
+    if name not in before and (name not in yes or one is other):
+        return other
+    return _choice(asked, one, other, repr(name))
+
+
+def either(asked: Any, yes: Callable, no: Callable, checked_yes: Callable, checked_no: Callable) -> Any:
+    """What a conditional expression gives."""
+    if unknown(asked):
+        return _choice(asked, checked_yes(), checked_no(), "its value")
+    return yes() if asked else no()
+
+
+def _choice(asked: Any, one: Any, other: Any, what: str) -> Any:
     import torch
 
-    one, other = yes.get(name), no.get(name)
-    if name not in before and (name not in yes or one is other) or one is other:
+    if one is other or not isinstance(one, torch.Tensor) and type(one) is type(other) and one == other:
         return other
-    if not isinstance(one, torch.Tensor) and type(one) is type(other) and one == other:
-        return one
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and _alike(one, other):
+    tensors = [value for value in (one, other) if isinstance(value, torch.Tensor)]
+    if tensors and (_alike(one, other) or all(map(partial(_fits, tensors[0]), (one, other)))):
         return torch.where(asked.bool().reshape(()), one, other)
     raise TypeError(
-        f"a branch on a tensor's value makes {name!r} {_kind(one)}, where it is {_kind(other)} else: it has to be a "
+        f"a branch on a tensor's value makes {what} {_kind(one)}, where it is {_kind(other)} else: it has to be a "
         "tensor of one shape and type in both"
     )
 
 
 def _alike(one: Any, other: Any) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
+    return getattr(one, "shape", 0) == getattr(other, "shape", 1) and one.dtype == other.dtype
+
+
+def _fits(tensor: Any, value: Any) -> bool:
+    """Whether a value is a number where the other one is a tensor of one number, which it may as well be."""
+    if value is tensor:
+        return not tensor.dim()
+    kind = float if tensor.is_floating_point() else int
+    return isinstance(value, int | kind) and not isinstance(value, bool)
 
 
 def _kind(value: Any) -> str:

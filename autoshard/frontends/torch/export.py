@@ -7,7 +7,7 @@ PyTorch's documentation), but for composites that the registry has operators for
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
 from autoshard.frontends.torch.branches import with_branches
+from autoshard.frontends.torch.converted import conversions_as_needed
 from autoshard.frontends.torch.distributions import distributions_as_given
+from autoshard.frontends.torch.eager import as_not_compiled
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
@@ -24,6 +26,7 @@ from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.hooks import without_hooks
 from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
 from autoshard.frontends.torch.instead import functions_instead
+from autoshard.frontends.torch.known import KnownNumbers, check_asked
 from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.masks import masks_as_given
 from autoshard.frontends.torch.no_grad import inference_as_no_grad, no_grad_in_autocast
@@ -65,7 +68,7 @@ def seed_torch(seed: int) -> None:
 _WHILE_CAPTURING = (
     quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
     distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks, without_values,
-    functions_instead, numbers_as_checked,
+    numbers_as_checked, conversions_as_needed,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
@@ -86,7 +89,7 @@ def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], capaci
 
 
 def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    program = _program(target, args, kwargs)
+    program, asked = _program(target, args, kwargs)
     check_static(program)
     load_translators()
     with quiet():
@@ -95,27 +98,30 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         return program
     try:
         with quiet():  # torch reads the names of arguments from the code: it has to be made here
-            return program.run_decompositions(_decompositions())
+            program = program.run_decompositions(_decompositions())
     except Exception as error:  # of many kinds, as above
         raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_message(error)}") from error
+    check_asked(program, asked)
+    return program
 
 
-def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Collection[str]]:
+    """The program, and the names of buffers that it was captured for the numbers of."""
     import torch
 
     if isinstance(target, str | os.PathLike):
         _no_arguments(args, kwargs, f"the file {os.fspath(target)}")
-        return _loaded(Path(target))
+        return _loaded(Path(target)), ()
     if isinstance(target, torch.export.ExportedProgram):
         _no_arguments(args, kwargs, "an exported program")
-        return target
+        return target, ()
     if not isinstance(target, torch.nn.Module):
         raise ParseError(
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
         try:
-            return with_branches(lambda: _captured(target, args, kwargs))
+            return as_not_compiled(lambda: with_branches(lambda: _captured(target, args, kwargs)))
         except Exception as error:
             if not takes_inner_gradients(error):
                 raise
@@ -129,15 +135,17 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
         ) from error
 
 
-def _captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Collection[str]]:
     import torch
 
+    known = KnownNumbers(module)
     with ExitStack() as stack:
         for one in _WHILE_CAPTURING:
             stack.enter_context(one())
+        stack.enter_context(functions_instead(known))
         found = torch.export.export(module, tuple(args), dict(kwargs))
     check_constants(found)
-    return with_code(found)
+    return with_code(found), known.asked
 
 
 def _advice(error: Exception) -> str:

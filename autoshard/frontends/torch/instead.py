@@ -1,6 +1,7 @@
 """Functions of torch said otherwise while a module is captured, because nothing knows the values they ask for.
 
-One mode of torch looks up each function that is called; what is not in the tables runs as it is.
+One mode of torch looks up each function that is called; what is not in the tables runs as it is. It also keeps what is
+known of the numbers that functions make.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from autoshard.frontends.torch.counts import count_functions
 from autoshard.frontends.torch.ctc import ctc_functions
 from autoshard.frontends.torch.data import data_functions
 from autoshard.frontends.torch.diagonals import diagonal_functions
+from autoshard.frontends.torch.known import KnownNumbers
 from autoshard.frontends.torch.value_checks import check_functions
 
 
 @contextmanager
-def functions_instead() -> Iterator[None]:
+def functions_instead(known: KnownNumbers) -> Iterator[None]:
     """Say them so, in this thread."""
-    with _mode()():
+    with _mode()(known):
         yield
 
 
@@ -32,8 +34,11 @@ def _mode() -> Any:
     table: dict[Any, Callable] = {func: instead for one in tables for func, instead in one.items()}
 
     class FunctionsInstead(TorchFunctionMode):
+        def __init__(self, known: KnownNumbers) -> None:
+            super().__init__()
+            self.known = known
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            call = table.get(func) or func
-            return call(*args, **(kwargs or {}))
+            return self.known.call(func, table.get(func) or func, args, kwargs or {})
 
     return FunctionsInstead

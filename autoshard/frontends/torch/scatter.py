@@ -180,16 +180,18 @@ def _(call: Call, x: Any, part: Any, size: Sequence[int], stride: Sequence[int],
 
 
 def _strided(call: Call, x: Any, size: Sequence[int], stride: Sequence[int], offset: int | None) -> np.ndarray:
-    """The elements that a view takes out of the memory of x, which has to be that of x alone, row by row."""
+    """The elements of x that a view takes out of its memory, in which x has to lie alone, with dims in any order."""
     fake = call.node.args[0].meta["val"]
-    if not fake.is_contiguous() or fake.storage_offset():
-        call.refuse("as_strided of a tensor that does not lie row by row in memory of its own")
+    steps = fake.stride()
+    order = sorted(range(len(steps)), key=lambda dim: (-steps[dim], -fake.shape[dim]))
+    if fake.storage_offset() or not fake.permute(order).is_contiguous():
+        call.refuse("as_strided of a tensor that has parts of its memory alone")
     places = np.asarray(offset or 0)
     for count, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(count) * step
     if places.size and places.max() >= math.prod(x.shape):
         call.refuse("as_strided beyond the tensor")
-    return places
+    return _numbered(x).transpose(order).reshape(-1)[places]
 
 
 # -- bags of embeddings
