@@ -2,13 +2,14 @@
 
 `gaussian_nll_loss` asks whether a variance is below 0, to raise an error: that is left out. `BatchNorm` with
 momentum=None asks how many batches there were, for the share of a new one in the mean of all: here that is a tensor.
+`AdaptiveLogSoftmaxWithLoss` computes the clusters that there are targets of: here all of them, which gives the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,17 +19,23 @@ from autoshard.frontends.torch.patch import Patch
 @contextmanager
 def without_values() -> Iterator[None]:
     """Say them so, in this thread."""
-    loss, norm = _patches()
-    with loss.active(), norm.active():
+    with ExitStack() as stack:
+        for one in _patches():
+            stack.enter_context(one.active())
         yield
 
 
 @cache
-def _patches() -> tuple[Patch, Patch]:
-    from torch.nn import functional
+def _patches() -> tuple[Patch, ...]:
+    from torch.nn import AdaptiveLogSoftmaxWithLoss, functional
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    return Patch(functional, "gaussian_nll_loss", _unchecked_loss), Patch(_BatchNorm, "forward", _counted_norm)
+    return (
+        Patch(functional, "gaussian_nll_loss", _unchecked_loss),
+        Patch(_BatchNorm, "forward", _counted_norm),
+        Patch(AdaptiveLogSoftmaxWithLoss, "forward", _of_all_clusters),
+        Patch(AdaptiveLogSoftmaxWithLoss, "predict", _predicted_of_all_clusters),
+    )
 
 
 def _unchecked_loss(own: Callable, inside: Callable[[], bool]) -> Callable:
@@ -80,3 +87,27 @@ def _counted_norm(own: Callable, inside: Callable[[], bool]) -> Callable:
         return found
 
     return forward
+
+
+def _of_all_clusters(own: Callable, inside: Callable[[], bool]) -> Callable:
+    from torch.nn.modules.adaptive import _ASMoutput
+
+    def forward(self: Any, input_: Any, target_: Any) -> Any:
+        """The logarithms of the targets' likelihoods, and the mean of them as a loss."""
+        if not inside():
+            return own(self, input_, target_)
+        if target_.dim() > 1 or input_.dim() != target_.dim() + 1 or input_.shape[:-1] != target_.shape:
+            raise RuntimeError(f"input {tuple(input_.shape)} of targets {tuple(target_.shape)}; one vector for each")
+        rows, targets = input_.reshape(-1, input_.shape[-1]), target_.reshape(-1, 1)
+        found = self.log_prob(rows).gather(1, targets).reshape(target_.shape)
+        return _ASMoutput(found, -found.mean())
+
+    return forward
+
+
+def _predicted_of_all_clusters(own: Callable, inside: Callable[[], bool]) -> Callable:
+    def predict(self: Any, input: Any) -> Any:
+        """The likeliest class."""
+        return self.log_prob(input).argmax(1) if inside() else own(self, input)
+
+    return predict
