@@ -288,6 +288,36 @@ def test_numbers_of_constants_and_of_integer_buffers_are_known(part: Callable) -
     torch.testing.assert_close(torch.from_numpy(found), net(x).detach())
 
 
+def _pairs(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :, None] * x[:, None]
+
+
+def _filled(net: Any, x: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros(4, 6, 6)
+    made[:, net.mask] = x[:, :1] * torch.arange(15)
+    return made
+
+
+BY_PLACES: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "a buffer": lambda net, x: _pairs(x)[:, net.mask],
+    "of a range, and an index": lambda net, x: x[torch.arange(4) % 2 == 0, 1],
+    "masked_select": lambda net, x: torch.masked_select(_pairs(x), net.mask),
+    "nonzero": lambda net, x: sum(x[:, i] for i in net.mask[0].nonzero()),
+    "where": lambda net, x: _pairs(x)[:, torch.where(net.mask)[0], torch.where(net.mask)[1]],
+    "unique": lambda net, x: x[:, (torch.arange(8) // 3).unique()],
+    "repeats": lambda net, x: x.repeat_interleave(torch.tensor([1, 2, 0, 3, 1, 1]), dim=1),
+    "set": _filled,
+}
+
+
+@pytest.mark.parametrize("name", BY_PLACES)
+def test_elements_are_taken_by_known_masks(name: str) -> None:
+    net, x = _Strided(BY_PLACES[name]), torch.linspace(-1, 1, 24).reshape(4, 6)
+    net.register_buffer("mask", torch.ones(6, 6).triu(1).bool())
+    planned = ash.plan(ash.from_torch(net, (x,)), mesh="dp=2 tp=3")
+    torch.testing.assert_close(torch.from_numpy(planned.run(x.numpy())), net(x).detach())
+
+
 def _of_data(net: Any, x: torch.Tensor) -> torch.Tensor:
     mask = torch.ones(4)
     part = mask[:2]

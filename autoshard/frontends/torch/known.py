@@ -30,10 +30,14 @@ _OF_ONE_LIKE = {
 }
 """Functions of which one argument is asked for its shape and type alone; which one."""
 _WITH_SIZES = {
-    **dict.fromkeys(("expand", "narrow", "new_full", "new_ones", "new_zeros", "pad", "repeat", "reshape", "view"), 1),
+    **dict.fromkeys(
+        ("expand", "interpolate", "narrow", "new_full", "new_ones", "new_zeros", "pad", "repeat", "reshape", "view"), 1
+    ),
     **dict.fromkeys(("arange", "eye", "full", "ones", "zeros"), 0),
 }
 """Functions that take sizes, which may be tensors of one integer; from which argument on."""
+_SIZED_BY_NUMBERS = frozenset(("argwhere", "nonzero", "unique", "unique_consecutive"))
+"""Functions whose results are as large as the numbers of their arguments say."""
 
 
 class _Unknown(Exception):
@@ -69,6 +73,12 @@ class KnownNumbers:
         if (first := _WITH_SIZES.get(name)) is not None:
             args = (*args[:first], *self.sized(args[first:]))
             kwargs = {key: self.sized(value) for key, value in kwargs.items()}
+        if (name in _SIZED_BY_NUMBERS or name == "where" and len(args) == 1) and (
+            answer := self.computed(func, args, kwargs)
+        ):
+            self.asked |= answer[1]
+            return self.constant(*answer)
+        instead, args, kwargs = self.by_places(name, instead, args, kwargs)
         changed = kwargs.get("out", args[0] if args and _changes(name) else None)
         found = instead(*args, **kwargs)
         if changed is not None:
@@ -160,6 +170,69 @@ class KnownNumbers:
         if alike:
             return _really(lambda: torch.empty(tuple(value.shape), dtype=value.dtype))
         raise _Unknown
+
+    def constant(self, known: Any, sources: set[str]) -> Any:
+        """Known numbers as a tensor of the capture, or several."""
+        import torch
+
+        if isinstance(known, tuple | list):
+            return type(known)([self.constant(one, sources) for one in known])
+        made = torch.tensor(known.tolist(), dtype=known.dtype).reshape(known.shape)
+        self.keep(made, known, sources)
+        return made
+
+    def by_places(self, name: str, instead: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
+        """A call that takes elements by known masks, or repeats them, as one that takes them by their places."""
+        import torch
+
+        if name in ("__getitem__", "__setitem__"):
+            return instead, (args[0], self.index(args[1]), *args[2:]), kwargs
+        if name == "masked_select" and len(args) == 2 and not kwargs:
+            taken, mask = self.call(torch.broadcast_tensors, torch.broadcast_tensors, args, {})
+            known = self.computed(lambda mask: mask.expand(taken.shape), args[1:], {})
+            if known is not None:
+                self.keep(mask, *known)
+            if (places := self.places(mask)) is not None:
+                return torch.Tensor.__getitem__, (taken, places), kwargs
+        if name == "repeat_interleave" and (call := self.repeated(*args, **kwargs)):
+            return torch.index_select, call, {}
+        return instead, args, kwargs
+
+    def index(self, index: Any) -> Any:
+        """An index with places for its known masks."""
+        parts = index if isinstance(index, tuple) else (index,)
+        places = [self.places(one) for one in parts]
+        if all(one is None for one in places):
+            return index
+        return tuple(new for one, of in zip(parts, places, strict=True) for new in ((one,) if of is None else of))
+
+    def repeated(
+        self, x: Any, repeats: Any = None, dim: int | None = None, output_size: int | None = None
+    ) -> tuple[Any, int, Any] | None:
+        """Operands of an index_select for elements repeated known numbers of times; None: they are not known."""
+        import torch
+
+        if not _is_captured(repeats):
+            return None
+        x = x.flatten() if dim is None else x
+        count = x.shape[dim or 0]
+        known = self.computed(lambda times: torch.arange(count).repeat_interleave(times), (repeats,), {})
+        if known is None:
+            return None
+        self.asked |= known[1]
+        return x, dim or 0, self.constant(*known)
+
+    def places(self, mask: Any) -> tuple[Any, ...] | None:
+        """Where a known mask holds, by dim; None: it is none."""
+        import torch
+
+        if not _is_captured(mask) or mask.dtype != torch.bool or not mask.dim():
+            return None
+        known = self.computed(torch.Tensor.nonzero, (mask,), {"as_tuple": True})
+        if known is None:
+            return None
+        self.asked |= known[1]
+        return self.constant(*known)
 
     def sized(self, value: Any) -> Any:
         """Sizes that are known tensors, as numbers."""
