@@ -325,6 +325,12 @@ def _of_data(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x.relu_() if mask.all() else x
 
 
+def _written(net: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(4).bool()
+    torch.logical_and(mask.view_as(x[:, 0]), x[:, 0] > 0, out=mask)
+    return x.relu_() if mask.all() else x
+
+
 def _random(net: Any, x: torch.Tensor) -> torch.Tensor:
     return x.relu_() if torch.nn.functional.dropout(torch.ones(4)).any() else x
 

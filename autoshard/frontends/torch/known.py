@@ -20,6 +20,8 @@ from autoshard.util.errors import ParseError
 
 _MOST = 2**16
 """Elements of a tensor that is computed twice."""
+_DEVICES = frozenset(("cpu", "cuda", "mps", "xpu"))
+"""Where captured tensors may be; what is known of them is on the CPU, whose random numbers tell what is random."""
 _MADE = frozenset(
     ("arange", "eye", "full", "linspace", "ones", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros")
 )
@@ -127,7 +129,7 @@ class KnownNumbers:
             return None
         for owner, name, path, numbers in self.buffers:
             if owner._buffers.get(name) is tensor:
-                known = _really(numbers.clone)
+                known = _really(lambda numbers=numbers: numbers.detach().to("cpu", copy=True))
                 self.sources[_memory(known)] = {path}
                 return known
         return None
@@ -161,6 +163,8 @@ class KnownNumbers:
             return type(value)([self.really(one, sources) for one in value])
         if isinstance(value, slice):
             return slice(*(self.really(one, sources) for one in (value.start, value.stop, value.step)))
+        if isinstance(value, torch.device) or isinstance(value, str) and value.partition(":")[0] in _DEVICES:
+            return "cpu"
         if not isinstance(value, torch.Tensor):
             return value
         known = self.of(value) if _is_captured(value) else None
