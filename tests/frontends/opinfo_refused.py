@@ -33,7 +33,6 @@ REFUSALS = {
     "nn.functional.linear_cross_entropy/chunked_none": _CHUNKED,
     "nonzero": _DATA,
     "nonzero_static": "which elements it finds is a matter of the whole tensor",
-    "repeat_interleave": "repeats of each element are data",
     "resize_as_": "the memory behind a tensor is read under another shape",
     "_segment_reduce/lengths": "segments are data",
     "_segment_reduce/offsets": "segments are data",
