@@ -89,7 +89,7 @@ def parse_strategy(
                 f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims {tuple(shape)}"
             )
     if any(isinstance(one, Layout) for one in given):
-        return _from_layouts(rule, given, mesh, shown)
+        return _from_layouts(rule, given, mesh, shown, out or ())
     return _from_tuples(rule, given, mesh, shapes, shown, out or ())
 
 
@@ -171,11 +171,12 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
         raise StrategyError(f"{shown}: {where} cannot have {count} parts under the rule {rule}")
 
 
-def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str) -> Strategy:
-    if not all(isinstance(one, Layout) for one in given):
-        raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
+def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str, out: Sequence) -> Strategy:
+    if not all(isinstance(one, Layout) or not one for one in given):
+        raise StrategyError(f"{shown}: give either tuples or Layouts for all operands, () for one without dims")
     try:
-        wanted = [onto(one, mesh) for one in given]
+        wanted = [onto(one, mesh) if isinstance(one, Layout) else Layout(mesh, []) for one in given]
+        made = [(i, onto(one, mesh)) for i, one in enumerate(out) if isinstance(one, Layout)]
     except LayoutError as error:
         raise StrategyError(f"{shown}: {error}") from None
     axes: list[Refs] = [()] * len(rule.factors)
@@ -189,6 +190,9 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str) -> Strate
                     f"{_show_refs(mesh, axes[factor])} and, in operand {i}, {_show_refs(mesh, refs)}"
                 )
             axes[factor] = axes[factor] or refs
+    for i, layout in made:
+        for factor, refs in _of_made(rule, i, layout):
+            axes[factor] = refs
     strategy = Strategy(rule, mesh, tuple(axes))
     _check_disjoint(strategy, shown)
     for i, (layout, needed) in enumerate(zip(wanted, strategy.operand_layouts, strict=True)):
@@ -200,6 +204,14 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str) -> Strate
     if not is_runnable(rule, strategy.parts):
         raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
     return strategy
+
+
+def _of_made(rule: Rule, i: int, layout: Layout) -> Iterator[tuple[int, Refs]]:
+    """The axes that the layout of result i puts on factors which no operand has."""
+    dims = rule.results[i] if i < len(rule.results) else ()
+    if len(dims) == layout.rank:
+        own = {factor for of in rule.operands for dim in of for factor in dim}
+        yield from ((factor, refs) for factor, refs in enumerate(project(rule, dims, layout)) if factor not in own)
 
 
 def _show_refs(mesh: Mesh, refs: Refs) -> str:

@@ -38,6 +38,12 @@ def test_layouts_by_names() -> None:
     layout = ms.Layout((2, 2, 2), ("dp", "sp", "mp"))
     assert str(layout("dp", "None")) == "dp, -" and str(layout(("dp", "mp"), "sp")) == "dp.mp, sp"
     assert layout("mp", "dp").parts == (2, 2)
+    within = ms.Layout((2, 4, 2), ("dp", "mp", "interleaved_parallel"))
+    assert within.device_matrix == (2, 4, 2) and within.mesh.devices == 8
+    assert str(within(("dp", "interleaved_parallel"), "mp")) == "dp, mp" and str(within("interleaved_parallel")) == "-"
+    for names in (("interleaved_parallel", "dp"), ("None", "dp")):
+        with pytest.raises(LayoutError, match="is the last one|stands for a dim that is whole"):
+            ms.Layout((2, 4), names)
     for wrong in (lambda: layout("dp", "dp"), lambda: layout("tp"), lambda: ms.Layout((2,), ("a", "b"))):
         with pytest.raises(LayoutError):
             wrong()

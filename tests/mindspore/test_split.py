@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,65 @@ def test_split_equals_whole(name: str) -> None:
         made = [node for node in planned.graph.nodes if node.op is primitive.operator]
         assert made and planned.plan.decisions[made[0]].cause.kind == "configured"
         np.testing.assert_allclose(planned.run(*operands), whole, rtol=2e-5, atol=2e-6)
+
+
+# Per primitive its strategy in MindSpore's Layouts, written as the names of axes of each dim; "" is whole, None ().
+LAYOUTS = {
+    "MaxPool": ("dp,mp,,",), "AvgPool": ("dp,mp,,",), "PReLU": ("dp,mp,,", "mp"), "BiasAdd": ("dp,mp,,", "mp"),
+    "BatchNorm-training": ("dp,mp,,", *["mp"] * 4), "FlashAttentionScore": ("dp,mp,sp,", "dp,mp,,", "dp,mp,,"),
+    "FlashAttentionScore-BSH": ("dp,sp,mp", "dp,,mp", "dp,,mp"), "Tile-rows": ("dp,mp",),
+    "MaskedFill": ("dp.sp,mp", "dp.sp,mp", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_say_the_same_as_tuples(name: str) -> None:
+    """Also where a primitive's operands are other tensors than MindSpore has strategies for."""
+    make, operands, _ = CASES[name]
+    layout = ms.Layout((2, 2, 2), ("dp", "mp", "sp"))
+
+    def entry(text: str | None) -> Any:
+        return () if text is None else layout(*(tuple(one.split(".")) if one else "None" for one in text.split(",")))
+
+    given = tuple(entry(one) for one in LAYOUTS[name])
+    whole = first(make()(*operands))
+    primitive = make().shard(given)
+    planned = ash.plan(lambda *xs: first(primitive(*xs)), tuple(operands), devices=8)
+    (made,) = [node for node in planned.graph.nodes if planned.plan.decisions[node].cause.kind == "configured"]
+    assert math.prod(planned.plan.strategy(made).parts) >= 4
+    np.testing.assert_allclose(planned.run(*operands), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_layouts_of_dropout_and_one_hot() -> None:
+    layout, values = ms.Layout((2, 4), ("dp", "mp")), (np.float32(1), np.float32(0))
+    drop, one_hot = ops.Dropout(0.5).shard((layout("dp", "mp"),)), ops.OneHot().shard((layout("dp", "mp"), (), ()))
+    planned = ash.plan(lambda x, ids: (drop(x)[0], one_hot(ids, 12, *values)), (ROWS, IDS), devices=8)
+    nodes = {node.op.name: planned.plan.strategy(node) for node in planned.graph.nodes}
+    assert nodes["Dropout"].in_strategy[0] == (2, 4) and nodes["OneHot"].out_strategy == ((2, 4),)
+    np.testing.assert_array_equal(planned.run(ROWS, IDS)[1], np.eye(12)[IDS])
+
+
+def test_a_strategy_of_another_form_names_the_operator_and_the_line() -> None:
+    net = nn.Cell()
+    net.bias, net.prelu = ops.BiasAdd(), ops.PReLU()
+    with pytest.raises(
+        StrategyError, match=r"bias.shard at .*test_split.py:\d+: in_strategy is .*; it is \(parts of x"
+    ):
+        net.bias.shard(((2, 2),))
+    with pytest.raises(StrategyError, match=r"prelu.shard at .*so that the second one is \(4,\)"):
+        net.prelu.shard(((2, 4), (2,)))
+
+
+def test_each_dropout_of_a_cell_has_a_state_of_its_own() -> None:
+    class Two(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = ops.Dropout(0.5), ops.Dropout(0.5)
+
+        def construct(self, x: Any) -> Any:
+            return self.a(x)[0] + self.b(x)[0]
+
+    assert set(Two().parameters_dict()) == {"a_counter", "b_counter"}
 
 
 def test_a_filled_value_that_is_a_tensor_has_an_entry_of_its_own() -> None:

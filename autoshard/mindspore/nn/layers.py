@@ -13,8 +13,8 @@ import numpy as np
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
-from autoshard.layout.layout import Layout
 from autoshard.mindspore import ops
+from autoshard.mindspore.ops.entries import dims_of
 from autoshard.mindspore.ops.neural import with_count
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.trace.cell import Cell
@@ -85,8 +85,7 @@ def _split_dims(primitive: Any, operand: int) -> int | None:
     given = None if primitive is None else primitive.in_strategy
     if given is None or len(given) <= operand:
         return None
-    entry = given[operand]
-    return entry.rank if isinstance(entry, Layout) else len(entry)
+    return dims_of(given[operand])
 
 
 class Embedding(Cell):

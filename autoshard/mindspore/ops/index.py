@@ -8,9 +8,10 @@ import numpy as np
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops.entries import dims_of, refused, taken
 from autoshard.mindspore.ops.primitive import plain, primitive
 from autoshard.ops.hlo_scatter import REPLACE
-from autoshard.util.errors import ShapeError, StrategyError
+from autoshard.util.errors import ShapeError
 
 
 @primitive("Gather", core.gather)
@@ -36,13 +37,11 @@ def GatherD(x, dim, index):
 
 def _one_hot_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
     """MindSpore's strategy has the parts of indices and depth, and two empty tuples for the values."""
-    if not isinstance(given, tuple) or len(given) != 3 or any(one != () for one in given[1:]):
-        raise StrategyError(
-            f"OneHot.shard: in_strategy is {given!r}; it is (parts of the result, (), ()), such as ((2, 4), (), ())"
-        )
-    parts = given[0]
-    at = attrs["axis"] % len(parts)
-    return (parts[:at] + parts[at + 1 :],), out or (parts,)
+    ranks = [dims_of(one) for one in given] if isinstance(given, tuple) else []
+    if len(ranks) != 3 or not ranks[0] or ranks[1:] != [0, 0]:
+        raise refused(given, "(parts of the result, (), ()), such as ((2, 4), (), ())")
+    depth = attrs["axis"] % ranks[0]
+    return (taken(given[0], [i for i in range(ranks[0]) if i != depth]),), out or (given[0],)
 
 
 @primitive("OneHot", core.one_hot, _one_hot_strategy)

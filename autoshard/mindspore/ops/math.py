@@ -6,9 +6,10 @@ from typing import Any
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops.entries import dims_of, refused, taken
 from autoshard.mindspore.ops.primitive import plainly, primitive, tensors
 from autoshard.ops.primitive import current_primitive
-from autoshard.util.errors import ShapeError, StrategyError
+from autoshard.util.errors import ShapeError
 
 Abs = plainly("Abs", core.abs, "input")
 ACos = plainly("ACos", core.acos, "input")
@@ -261,8 +262,12 @@ def along(vector: Any, x: Any, axis: int) -> Any:
 
 def _prelu_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
     """The weight is split as the channels are, or not at all; the three operands of the selection as x."""
-    if not isinstance(given, tuple) or len(given) != 2 or given[1] not in ((1,), given[0][1:2]):
-        raise StrategyError(f"PReLU.shard: in_strategy is {given!r}; it is (parts of x, (parts of its channels,))")
+    ranks = [dims_of(one) for one in given] if isinstance(given, tuple) else []
+    if len(ranks) != 2 or not ranks[0] or ranks[1] != 1:
+        raise refused(given, "(parts of x, (parts of its channels,))")
+    alike = [taken(given[0], (None,)), *([taken(given[0], (1,))] if ranks[0] > 1 else [])]
+    if given[1] not in alike:
+        raise refused(given, f"(parts of x, (parts of its channels,)), so that the second one is {alike[-1]!r}")
     return (given[0],) * 3, out
 
 

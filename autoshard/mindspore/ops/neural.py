@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops as core
+from autoshard.mindspore.ops.entries import dims_of, refused, taken
 from autoshard.mindspore.ops.math import along
 from autoshard.mindspore.ops.primitive import PRIMITIVES, as_tensors, primitive
 from autoshard.mindspore.ops.windows import check_format
@@ -31,9 +32,10 @@ def BatchMatMul(x, y, *, transpose_a=False, transpose_b=False):
 
 def _bias_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
     """The bias stretches over x as [C, 1, ...]."""
-    if not isinstance(given, tuple) or len(given) != 2 or len(given[1]) != 1:
-        raise StrategyError(f"BiasAdd.shard: in_strategy is {given!r}; it is (parts of x, (parts of its channels,))")
-    return (given[0], (*given[1], *(1,) * (len(given[0]) - 2))), out
+    ranks = [dims_of(one) for one in given] if isinstance(given, tuple) else []
+    if len(ranks) != 2 or ranks[0] is None or ranks[0] < 2 or ranks[1] != 1:
+        raise refused(given, "(parts of x, (parts of its channels,))")
+    return (given[0], taken(given[1], (0, *(None,) * (ranks[0] - 2)))), out
 
 
 @primitive("BiasAdd", core.add, _bias_strategy)
@@ -159,7 +161,7 @@ class BatchNorm(_batch_norm):  # type: ignore[misc, valid-type]
         """Fix the split by MindSpore's five tuples: of x, scale, bias, mean and variance."""
         if in_strategy is not None:
             if not isinstance(in_strategy, tuple) or len(in_strategy) != 5:
-                raise StrategyError(f"BatchNorm.shard: in_strategy is {in_strategy!r}; it has five entries")
+                raise refused(in_strategy, "five entries: of x, scale, bias, mean and variance")
             in_strategy = in_strategy[:3] if self.attrs["is_training"] else in_strategy
         return super().shard(in_strategy, out_strategy)
 
@@ -184,7 +186,7 @@ class Dropout(_dropout):  # type: ignore[misc, valid-type]
         given = super()._attributes(args, attrs)
         if not 0 < given["keep_prob"] <= 1:
             raise ShapeError(f"Dropout: keep_prob is {given['keep_prob']}; it is above 0 and at most 1")
-        self.counter = Parameter(np.zeros((), np.int32), name="dropout_counter", requires_grad=False)
+        self.counter = Parameter(np.zeros((), np.int32), requires_grad=False)
         seeds = given["Seed0"], given["Seed1"]
         return {**given, "seed": (seeds[0] << 32 | seeds[1]) if any(seeds) else next_seed()}
 
@@ -319,10 +321,10 @@ class FlashAttentionScore(_flash_attention):  # type: ignore[misc, valid-type]
     def _by_heads(self, parts: Any) -> Any:
         layout = self.attrs["input_layout"]
         rank = 4 if layout in ("BNSD", "BSND") else 3
-        if not isinstance(parts, tuple) or len(parts) != rank:
-            raise StrategyError(f"FlashAttentionScore.shard: {parts!r}; layout {layout} has {rank} dims")
+        if dims_of(parts) != rank:
+            raise StrategyError(f"{self._sharded()}: {parts!r}; layout {layout} has {rank} dims")
         at = {"BNSD": (0, 1, 2), "BSND": (0, 2, 1), "BSH": (0, 2, 1), "SBH": (1, 2, 0)}[layout]
-        return (*(parts[i] for i in at), parts[3] if rank == 4 else 1)
+        return taken(parts, (*at, 3 if rank == 4 else None))
 
 
 PRIMITIVES.update(BatchNorm=BatchNorm, Dropout=Dropout, FlashAttentionScore=FlashAttentionScore)

@@ -84,8 +84,15 @@ class Named(Primitive):
         """
         translate = type(self).strategy
         if in_strategy is not None and translate is not None:
-            in_strategy, out_strategy = translate(self.attrs, in_strategy, out_strategy)
+            try:
+                in_strategy, out_strategy = translate(self.attrs, in_strategy, out_strategy)
+            except StrategyError as error:
+                raise StrategyError(f"{self._sharded()}: {error}") from None
         return super().shard(in_strategy, out_strategy)
+
+    def _sharded(self) -> str:
+        """The call of `shard` that is under way, in an error's words."""
+        return f"{self.name or type(self).__name__}.shard{at(caller())}"
 
 
 def primitive(

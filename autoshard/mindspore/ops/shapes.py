@@ -9,7 +9,7 @@ import numpy as np
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
-from autoshard.layout.layout import Layout
+from autoshard.mindspore.ops.entries import dims_of, taken
 from autoshard.mindspore.ops.primitive import plain, primitive
 from autoshard.util.errors import ShapeError
 
@@ -177,10 +177,10 @@ def _several(results: Any) -> tuple:
 def _tile_strategy(called: Any, given: Any, out: Any) -> tuple[Any, Any]:
     """MindSpore's strategy has the parts of the result: where a dim is repeated, those of its copies."""
     copies = plain(called["dims"])
-    if len(given) != 1 or isinstance(given[0], Layout) or len(given[0]) != len(copies):
+    if len(given) != 1 or dims_of(given[0]) != len(copies):
         return given, out
-    own = tuple(1 if count > 1 else parts for parts, count in zip(given[0], copies, strict=True))
-    return (own[len(copies) - len(called["input"].shape) :],), out or given
+    own = [None if count > 1 else i for i, count in enumerate(copies)]
+    return (taken(given[0], own[len(copies) - len(called["input"].shape) :]),), out or given
 
 
 @primitive("Tile", core.tile, strategy_of_call=_tile_strategy)

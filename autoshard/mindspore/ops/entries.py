@@ -1,0 +1,30 @@
+"""Entries of a strategy, for one tensor each: tuples of parts, or Layouts, taken apart and put together alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autoshard.layout.layout import Layout
+from autoshard.util.errors import StrategyError
+
+Entry = tuple[int, ...] | Layout
+
+
+def dims_of(entry: Any) -> int | None:
+    """Of how many dims the tensor is that an entry stands for; None if it is no entry."""
+    if isinstance(entry, Layout):
+        return entry.rank
+    return len(entry) if isinstance(entry, tuple) else None
+
+
+def taken(entry: Entry, dims: Sequence[int | None]) -> Entry:
+    """The entry of a tensor whose dim i is split as dim dims[i] of this one is, or is whole for None."""
+    if isinstance(entry, Layout):
+        return Layout(entry.mesh, [() if i is None else entry.dims[i] for i in dims])
+    return tuple(1 if i is None else entry[i] for i in dims)
+
+
+def refused(given: Any, right: str) -> StrategyError:
+    """The error for an in_strategy that is of another form; `right` says how it is written."""
+    return StrategyError(f"in_strategy is {given!r}; it is {right}")
