@@ -12,8 +12,8 @@ import numpy as np
 from autoshard.core.enumerate import enumerate_strategies
 from autoshard.core.rule import Dim, Rule
 from autoshard.core.strategy import Strategy, is_legal, is_runnable, project, show_parts
-from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import Mesh, size_of
+from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.mesh import AxisRef, Mesh, size_of
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.util.errors import LayoutError, StrategyError
 
@@ -57,6 +57,30 @@ def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
         return None
 
     return fill(0, (mesh.all_axes,))
+
+
+def place_with(strategy: Strategy, operand: int, layout: Layout) -> Strategy | None:
+    """The same parts with an operand in another layout of as many parts per dim; None where they cannot be placed so.
+
+    Factors that it has not stay on their axes where these are free still, else they go to the first axis that is.
+    """
+    rule, mesh, parts = strategy.rule, strategy.mesh, strategy.parts
+    axes = list(project(rule, rule.operands[operand], layout))
+    away = []
+    for i, refs in enumerate(strategy.axes):
+        if size_of(axes[i]) == parts[i]:
+            continue
+        if axes[i] or any(one.overlaps(other) for one in refs for other in layout.used):
+            away.append(i)
+        else:
+            axes[i] = refs
+    for i in away:
+        fits = [ref for ref in free_refs(mesh, itertools.chain(*axes)) if ref.size % parts[i] == 0]
+        if axes[i] or not fits:
+            return None
+        axes[i] = (AxisRef(fits[0].name, fits[0].pre, parts[i]),)
+    placed = Strategy(rule, mesh, tuple(axes))
+    return placed if placed.operand_layouts[operand] is layout and is_runnable(rule, placed.parts) else None
 
 
 def parse_strategy(
@@ -173,7 +197,7 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
 
 def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str, out: Sequence) -> Strategy:
     if not all(isinstance(one, Layout) or not one for one in given):
-        raise StrategyError(f"{shown}: give either tuples or Layouts for all operands, () for one without dims")
+        raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
     try:
         wanted = [onto(one, mesh) if isinstance(one, Layout) else Layout(mesh, []) for one in given]
         made = [(i, onto(one, mesh)) for i, one in enumerate(out) if isinstance(one, Layout)]

@@ -29,6 +29,7 @@ from autoshard.search.constraints import (
     dividing_layout,
     satisfies,
 )
+from autoshard.search.shared_inputs import agreeing
 from autoshard.util.errors import LayoutError, StrategyError
 from autoshard.util.errors import at as where
 from costmodel import Hardware
@@ -152,11 +153,14 @@ class Problem:
         Raises:
             StrategyError: an annotation that its operator cannot follow, with the user's source line.
         """
-        return {
+        found = {
             node: self.fixed[node] if node in self.fixed else self._read(node, self.annotations[node])
             for node in self.graph.nodes
             if node in self.fixed or node in self.annotations
         }
+        movable = {node for node in found if node not in self.fixed and _says_parts(self.annotations[node])}
+        kept = [value for value, role in zip(self.graph.inputs, self.graph.roles, strict=True) if role != CARRIED]
+        return agreeing(self.graph, found, movable, [value for value in kept if value not in self.input_layouts])
 
     @cached_property
     def configured(self) -> dict[Node, Strategy]:
@@ -227,6 +231,11 @@ class Problem:
         if annotation.out_strategy is not None:
             _check_out(strategy, annotation.out_strategy, node, what)
         return strategy
+
+
+def _says_parts(annotation: Annotation) -> bool:
+    """Whether it says into how many parts operands are split, and no more."""
+    return annotation.out_strategy is None and not any(isinstance(one, Layout) for one in annotation.in_strategy or ())
 
 
 def _check_out(strategy: Strategy, given: Sequence, node: Node, what: str) -> None:

@@ -123,6 +123,52 @@ def test_one_step_is_a_step_of_the_model() -> None:
     np.testing.assert_allclose(weight, known, rtol=1e-5, atol=1e-6)
 
 
+def test_element_types_have_a_module() -> None:
+    assert ms.dtype.float16 is ms.float16 and ms.dtype_to_nptype(ms.dtype.bool_) is np.bool_
+
+
+@pytest.mark.parametrize("scale", [None, 64])
+def test_a_model_of_a_step_trains_as_the_step_does(scale: int | None) -> None:
+    def made() -> tuple[Any, Any]:
+        ms.set_seed(3)
+        net = Net()
+        loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(**LOSS))
+        optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        if scale is None:
+            return net, nn.TrainOneStepCell(loss, optimizer)
+        update = nn.DynamicLossScaleUpdateCell(scale, 2, 2)
+        return net, nn.TrainOneStepWithLossScaleCell(loss, optimizer, update)
+
+    ms.set_auto_parallel_context(**AUTO)
+    (one, step), (other, whole) = made(), made()
+    for _ in range(2):
+        step(X[:16], Y[:16])
+    ms.Model(whole).train(2, [(X[:16], Y[:16])])
+    np.testing.assert_array_equal(other.dense2.weight.asnumpy(), one.dense2.weight.asnumpy())
+    assert scale is None or float(whole.scale_sense.asnumpy()) == 2 * scale
+
+
+def test_a_table_that_is_the_heads_weight_lies_for_both() -> None:
+    """As in MindSpore's transformers: tuples tell parts, and a place that both take is found."""
+
+    class Tied(nn.Cell):
+        def __init__(self, rows: tuple) -> None:
+            super().__init__()
+            self.table = ms.Parameter(X[:12, :8], name="table")
+            self.gather, self.head = ops.Gather().shard(rows), ops.MatMul(transpose_b=True).shard(((2, 1), (2, 1)))
+
+        def construct(self, ids: Any) -> Any:
+            return self.head(self.gather(self.table, ids, 0), self.table)
+
+    ids = np.arange(16, dtype=np.int32) % 12
+    for rows in ((2, 1), (2,)), ((2, 1), (1,)):
+        for search in ("batch", "sharding_propagation", "dynamic_programming"):
+            planned = ash.plan(Tied(rows), (ids,), devices=4, search=search)
+            (table,) = [value for value in planned.graph.inputs if value.name == "table"]
+            assert str(planned.plan.layouts[table]) == "d:(2)2, -"
+            np.testing.assert_allclose(planned.run(ids), X[ids, :8] @ X[:12, :8].T, rtol=1e-4, atol=1e-5)
+
+
 class Critic(nn.Cell):
     """The loss of a WGAN's critic, or with one argument its generator's."""
 
@@ -228,6 +274,12 @@ def test_checkpoints_from_one_split_to_another(tmp_path: Any) -> None:
         "train.metrics": ("Metric", "MAE"),
         "train.serialization": ("load_checkpoint", "save_checkpoint"),
         "train.model": ("Model",),
+        "train.loss_scale_manager": ("DynamicLossScaleManager",),
+        "common.dtype": ("dtype_to_nptype",),
+        "common.parameter": ("Parameter", "ParameterTuple"),
+        "common.tensor": ("Tensor",),
+        "common.api": ("jit",),
+        "nn.cell": ("Cell",),
         "parallel": ("AutoParallel", "Layout", "shard"),
         "parallel.auto_parallel": ("AutoParallel",),
         "common.initializer": ("initializer", "Normal", "HeUniform"),
