@@ -16,6 +16,10 @@ from autoshard.mindspore.instead import INSTEAD
 from autoshard.util.offered import NotOfferedError
 
 _HOME = {
+    "autoshard.mindspore.common.dtype": (
+        "bfloat16", "bool_", "complex128", "complex64", "double", "dtype_to_nptype", "float", "float16", "float32",
+        "float64", "half", "int16", "int32", "int64", "int8", "long", "short", "uint16", "uint32", "uint64", "uint8",
+    ),
     "autoshard.mindspore.tensor": ("Tensor", "from_numpy", "tensor"),
     "autoshard.trace.parameter": ("Parameter",),
     "autoshard.mindspore.layout": ("Layout",),
@@ -41,25 +45,21 @@ _HOME = {
         "reset_auto_parallel_context", "set_auto_parallel_context", "set_context",
     ),
 }  # fmt: skip
-_MODULES = ("amp", "common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
-_DTYPES = {
-    "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16",
-    "bfloat16": "bf16", "int64": "i64", "long": "i64", "int32": "i32", "int16": "i16", "short": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool", "complex64": "c64",
-    "complex128": "c128",
-}  # fmt: skip
+_MODULES = {
+    name: f"{__name__}.{name}"
+    for name in ("amp", "common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
+}
+_MODULES["dtype"] = f"{__name__}.common.dtype"
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted([*_WHERE, *_MODULES, *_DTYPES])  # noqa: PLE0605
+__all__ = sorted([*_WHERE, *_MODULES])  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         value = getattr(import_module(_WHERE[name]), name)
     elif name in _MODULES:
-        value = import_module(f"{__name__}.{name}")
-    elif name in _DTYPES:
-        value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
+        value = import_module(_MODULES[name])
     else:
         raise NotOfferedError(
             f"autoshard.mindspore does not offer MindSpore's {name!r}", name, lambda: __all__, INSTEAD.get(name, "")

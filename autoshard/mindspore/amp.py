@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops as core
+from autoshard.mindspore.context import settings
 from autoshard.mindspore.instead import INSTEAD
 from autoshard.mindspore.loss_scale import (
     BY_LEVEL,
@@ -22,6 +23,8 @@ from autoshard.mindspore.mixed_precision import (
     WHITE_PRIMITIVES,
     WideResult,
     auto_mixed_precision,
+    custom_mixed_precision,
+    level_for,
     mixed,
 )
 from autoshard.mindspore.nn.loss import WithLossCell
@@ -36,7 +39,8 @@ from autoshard.util.offered import NotOfferedError
 
 __all__ = [
     "DynamicLossScaleManager", "DynamicLossScaler", "FixedLossScaleManager", "LossScaleManager", "StaticLossScaler",
-    "all_finite", "auto_mixed_precision", "build_train_network", "get_black_list", "get_white_list",
+    "all_finite", "auto_mixed_precision", "build_train_network", "custom_mixed_precision", "get_black_list",
+    "get_white_list",
 ]  # fmt: skip
 
 
@@ -140,6 +144,7 @@ def build_train_network(
     """
     if boost_level != "O0":
         raise ContextError(f"build_train_network: boost_level is {boost_level!r}, which is not offered; leave it out")
+    level = level_for(level, settings().device_target, "build_train_network: level")
     widens = mixed(network, level, keep_batchnorm_fp32)
     if loss_fn is not None:
         network = WithLossCell(WideResult(network) if widens else network, loss_fn)

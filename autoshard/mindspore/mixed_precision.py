@@ -28,6 +28,7 @@ WHITE_CELLS = (nn.Conv1d, nn.Conv2d, nn.Dense)
 WHITE_PRIMITIVES = tuple(PRIMITIVES[name] for name in ("Conv2D", "MatMul", "BatchMatMul", "PReLU", "ReLU"))
 BLACK = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
 LEVELS = ("O0", "O1", "O2", "O3")
+_BY_TARGET = {"GPU": "O2", "Ascend": "O3"}
 _F16, _F32 = element_type("f16"), element_type("f32")
 
 
@@ -43,6 +44,22 @@ class WideResult(Cell):
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         return cast_all_to(_F32, self.network(*args, **kwargs))
+
+
+def level_for(level: Any, target: str, what: str) -> Any:
+    """The level that training has: "auto" is O2 for the device_target "GPU" and O3 for "Ascend".
+
+    Raises:
+        ContextError: "auto" for another target.
+    """
+    if level != "auto":
+        return level
+    if target not in _BY_TARGET:
+        raise ContextError(
+            f"{what} is 'auto', which is O2 for device_target 'GPU' and O3 for 'Ascend', but device_target is "
+            f"{target!r}; name the level"
+        )
+    return _BY_TARGET[target]
 
 
 def check_level(level: Any, what: str) -> None:
@@ -82,6 +99,39 @@ def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = _F16
     return WideResult(network)
 
 
+def custom_mixed_precision(network: Cell, *, white_list: Any = None, black_list: Any = None, dtype: Any = _F16) -> Cell:
+    """Let a network compute in a narrow type by a list of one's own of cells and primitives: these alone (white), or
+    all but these (black); the network, or one around it.
+
+    Raises:
+        ContextError: both lists, or none; one that holds something else; another type; no cell.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.mindspore import amp, nn
+        >>> net = amp.custom_mixed_precision(nn.SequentialCell(nn.Dense(4, 6), nn.ReLU()), white_list=[nn.Dense])
+        >>> net(np.ones((2, 4), np.float32)).dtype.name
+        'float32'
+    """
+    narrow, what = _narrow(dtype), "custom_mixed_precision"
+    if not isinstance(network, Cell):
+        raise ContextError(f"{what}: network is {network!r}, which is no Cell")
+    if (white_list is None) == (black_list is None):
+        raise ContextError(f"{what}: give one of white_list and black_list")
+    kinds = tuple(white_list if black_list is None else black_list)
+    wrong = [one for one in kinds if not isinstance(one, type) or not issubclass(one, Cell | Named)]
+    if wrong:
+        raise ContextError(f"{what}: {wrong[0]!r} is no class of cells or primitives")
+    if black_list is None:
+        _only_white(network, narrow, kinds)
+        return network
+    held = [one for one in kinds if not issubclass(one, Cell)]
+    if held:
+        raise ContextError(f"{what}: black_list has the primitive {held[0].__name__}; it has cells here")
+    _narrow_but(network, narrow, kinds)
+    return WideResult(network)
+
+
 def mixed(network: Any, level: Any, keep_batchnorm_fp32: bool | None) -> bool:
     """Let a network that is trained at a level compute in float16; whether its loss is to be given float32.
 
@@ -110,18 +160,18 @@ def _narrow_but(network: Cell, narrow: DType, wide: tuple[type, ...]) -> None:
             cell.result_type = narrow
 
 
-def _only_white(cell: Cell, narrow: DType) -> None:
+def _only_white(cell: Cell, narrow: DType, white: tuple[type, ...] = WHITE_CELLS + WHITE_PRIMITIVES) -> None:
     if cell.compute_type is not None:
         return  # as the user said
-    if type(cell) in WHITE_CELLS:
+    if type(cell) in white:
         cell.to_float(narrow)
         cell.result_type = _F32
         return
     for part in vars(cell).values():
-        if isinstance(part, Named) and type(part) in WHITE_PRIMITIVES:
+        if isinstance(part, Named) and type(part) in white:
             part.compute_type = narrow
     for inner in cell.cells():
-        _only_white(inner, narrow)
+        _only_white(inner, narrow, white)
 
 
 def _narrow(kind: Any) -> DType:

@@ -22,9 +22,10 @@ from autoshard.api import Planned
 from autoshard.engines.executors import check_engine_device
 from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
 from autoshard.mindspore.communication import get_rank
+from autoshard.mindspore.context import settings
 from autoshard.mindspore.loss_scale import BY_LEVEL, scale_of
 from autoshard.mindspore.metrics import Loss, metrics_of
-from autoshard.mindspore.mixed_precision import mixed
+from autoshard.mindspore.mixed_precision import level_for, mixed
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.mindspore.planning import layout_summary
 from autoshard.mindspore.resume import Position, TrainingState
@@ -37,13 +38,15 @@ class Model:
     """A network with its loss and optimizer; MindSpore's further arguments can only be what they are by default.
 
     Args:
-        network: a Cell; without loss_fn its result is the loss.
+        network: a Cell; without loss_fn its result is the loss. Of a TrainOneStepCell its network, optimizer and scale
+            are taken.
         loss_fn: takes (network's result, label). The objective is the sum of what it returns; the loss that
             callbacks see is the mean over its elements.
         optimizer: of autoshard.mindspore.nn, over the network's parameters.
         metrics: what `eval` tells: a set of names, such as {"accuracy", "loss"}, or a dict of metrics by name.
         amp_level: which cells of the network compute in float16, see `mixed_precision`; with O2 and O3 the loss is
-            given float32, and O2 has a `DynamicLossScaleManager()` unless one is given.
+            given float32, and O2 has a `DynamicLossScaleManager()` unless one is given. "auto" is O2 where the
+            context's device_target is "GPU", and O3 for "Ascend".
         loss_scale_manager: how the loss is scaled, see `loss_scale`.
         keep_batchnorm_fp32: whether norms stay in float32 where the network is cast; by default as the level says.
     """
@@ -66,8 +69,12 @@ class Model:
             raise TrainingError("Model: eval_network, eval_indexes and boost_level are not offered; leave them out")
         if not callable(network):
             raise TrainingError(f"Model: network is {network!r}; it is a Cell")
-        self.widens = mixed(network, amp_level, keep_batchnorm_fp32)
-        self.scaling = scale_of(amp_level, loss_scale_manager)
+        level = level_for(amp_level, settings().device_target, "Model: amp_level")
+        self.widens = mixed(network, level, keep_batchnorm_fp32)
+        self.scaling = scale_of(level, loss_scale_manager)
+        step = getattr(network, "model", None)
+        if isinstance(step, Model) and loss_fn is None and optimizer is None:  # of a TrainOneStepCell
+            network, optimizer, self.scaling = step.network, step.optimizer, step.scaling
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions = Sessions(self)

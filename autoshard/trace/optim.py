@@ -113,7 +113,7 @@ class Optimizer:
         """
         if len(grads) != len(self.parameters):
             raise GraphError(f"{type(self).__name__}: {len(grads)} gradients for {len(self.parameters)} parameters")
-        pairs = iter(self.clipping(self.parameters, grads))
+        clipped = dict(zip(map(id, self.parameters), self.clipping(self.parameters, grads), strict=True))
         following = (
             None
             if self.global_step is None
@@ -122,7 +122,7 @@ class Optimizer:
         for i, group in enumerate(self.groups):
             rate = self._rate(group.learning_rate, i)
             for parameter in group.params:
-                grad = next(pairs)
+                grad = clipped[id(parameter)]
                 if grad is not None:
                     self._update(parameter, grad, following, rate, group.weight_decay)
         if self.global_step is not None:

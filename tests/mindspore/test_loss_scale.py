@@ -241,6 +241,23 @@ def test_levels_of_a_model_train_beside_float32(level: str) -> None:
     assert made.eval(rows((1.0,)))["mse"] > 0
 
 
+def test_auto_is_the_level_of_the_target() -> None:
+    for target, level in ("GPU", "O2"), ("Ascend", "O3"):
+        ms.set_context(device_target=target)
+        assert (Model(net(), amp_level="auto").scaling is not None) is (level == "O2")
+    ms.set_context(device_target="CPU")
+    with pytest.raises(ContextError, match="'auto', which is O2 for device_target 'GPU'.* is 'CPU'; name the level"):
+        Model(net(), amp_level="auto")
+
+
+def test_lists_of_ones_own_say_what_is_narrow() -> None:
+    white = amp.custom_mixed_precision(net(), white_list=[nn.Dense])
+    black = amp.custom_mixed_precision(net(), black_list=amp.get_black_list(), dtype=ms.bfloat16)
+    kinds = [{str(node.result_types[0].dtype) for node in trace(one, X).graph.nodes} for one in (white, black)]
+    assert "f16" in kinds[0] and "bf16" in kinds[1]
+    assert white(X).dtype == np.float32 and np.asarray(black(X)).dtype == np.float32
+
+
 def test_a_step_is_built_of_a_level() -> None:
     ms.reset_auto_parallel_context()
     plain, cells = net(), net()
@@ -274,6 +291,9 @@ def test_a_loop_of_ones_own_scales() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: amp.custom_mixed_precision(net()), "give one of white_list and black_list"),
+    (lambda: amp.custom_mixed_precision(net(), white_list=["x"]), "'x' is no class of cells or primitives"),
+    (lambda: amp.custom_mixed_precision(net(), black_list=[ms.ops.ReLU]), "black_list has the primitive ReLU"),
     (lambda: amp.auto_mixed_precision(net(), "auto"), "'auto' is not offered"),
     (lambda: amp.auto_mixed_precision(net(), "O4"), "amp_level is 'O4'; it is one of 'O0', 'O1', 'O2', 'O3'"),
     (lambda: amp.auto_mixed_precision(net(), "O1", ms.int32), "dtype is i32; it is float16 or bfloat16"),

@@ -95,6 +95,24 @@ def test_the_parallel_optimizer_cuts_parameters_and_states_that_ranks_hold_alike
     assert large == whole  # all are below 64 KB
 
 
+def test_an_order_of_parameters_is_that_of_gradients() -> None:
+    net = Net()
+    params = net.trainable_params()
+    weights, biases = params[::2], params[1::2]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "grad_centralization": False}]
+    optimizer = nn.SGD([*groups, {"order_params": params}], 0.5)
+    before, grads = (
+        [one.asnumpy() for one in params],
+        [np.full(one.shape, i, np.float32) for i, one in enumerate(params)],
+    )
+    assert optimizer.parameters == tuple(params)
+    optimizer(grads)
+    for i, (one, was) in enumerate(zip(params, before, strict=True)):
+        np.testing.assert_allclose(one.asnumpy(), was - 0.5 * (i + (0.1 * was if i % 2 == 0 else 0)), rtol=1e-5)
+    with pytest.raises(ContextError, match="order_params has 3 parameters, the groups have 4; .* unlike dense2.bias"):
+        nn.SGD([*groups, {"order_params": params[:3]}], 0.5)
+
+
 def test_recomputed_cells_are_made_again() -> None:
     """But for what they give to others: of a Dense what its activation is given."""
     plain, again = model(**AUTO), model(True, **AUTO)

@@ -149,7 +149,7 @@ def test_layouts_of_dropout_and_one_hot() -> None:
 
 
 def test_a_strategy_of_another_form_names_the_operator_and_the_line() -> None:
-    net = nn.Cell()
+    net: Any = nn.Cell()
     net.bias, net.prelu = ops.BiasAdd(), ops.PReLU()
     with pytest.raises(
         StrategyError, match=r"bias.shard at .*test_split.py:\d+: in_strategy is .*; it is \(parts of x"

@@ -1,7 +1,8 @@
 """Optimizers with MindSpore's names, arguments, defaults and steps; their machinery is `autoshard.trace.optim`.
 
 A weight decay, where parameters are not grouped, leaves out those with "beta" or "gamma" in their names. Gradients are
-divided by `loss_scale` first. What a step does to all gradients together, a subclass says in `construct`:
+divided by `loss_scale` first. A group `{"order_params": ...}` has all parameters in the order of gradients. What a step
+does to all gradients together, a subclass says in `construct`:
 
     class Clipped(nn.Momentum):
         def construct(self, gradients):
@@ -24,6 +25,12 @@ class _Steps(optim.Optimizer):
     """What MindSpore does to gradients and weight decay before a step."""
 
     loss_scale = 1.0
+    ordered: tuple[Parameter, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters, as gradients are given: group by group, or as a group "order_params" has them."""
+        return self.ordered or super().parameters
 
     def __call__(self, grads: Sequence[Any]) -> None:
         """Assign new values to parameters and states. Raises GraphError: not a gradient for each parameter."""
@@ -41,7 +48,22 @@ class _Steps(optim.Optimizer):
         self.loss_scale = float(loss_scale)
         given = list(params)
         self.is_group = bool(given) and isinstance(given[0], Mapping)
-        return given
+        return self._without_order(given) if self.is_group else given
+
+    def _without_order(self, groups: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The groups but for the order of parameters, which is noted; without what is False in them."""
+        rest = [one for one in groups if "order_params" not in one]
+        orders = [tuple(one["order_params"]) for one in groups if "order_params" in one]
+        held = [parameter for one in rest for parameter in one.get("params", ())]
+        for order in orders:
+            if len(order) != len(held) or set(map(id, order)) != set(map(id, held)):
+                away = sorted({one.name for one in held} ^ {one.name for one in order})
+                raise ContextError(
+                    f"{type(self).__name__}: order_params has {len(order)} parameters, the groups have {len(held)}; it "
+                    f"has each of these once{', unlike ' + ', '.join(away[:5]) if away else ''}"
+                )
+            self.ordered = order
+        return [{key: held for key, held in one.items() if key != "grad_centralization" or held} for one in rest]
 
     def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         if self.loss_scale != 1:
