@@ -357,8 +357,11 @@ def test_checkpoints_are_kept_and_load(tmp_path):
         "ffn-2_5.safetensors",
     ]
     fresh = Net()
-    report = ash.load_param_into_net(fresh, ash.load_checkpoint(tmp_path / "deep" / "ffn-2_5.safetensors"))
-    assert not report and str(report) == "all parameters were loaded"
+    held = ash.load_checkpoint(tmp_path / "deep" / "ffn-2_5.safetensors")
+    report = ash.load_param_into_net(fresh, held)
+    assert not report.missing and set(report.unexpected) == {f"moments.{one.name}" for one in net.trainable_params()}
+    alone = ash.load_param_into_net(fresh, {name: held[name] for name in net.parameters_dict()})
+    assert not alone and str(alone) == "all parameters were loaded"
     for name, one in net.parameters_dict().items():
         assert (fresh.parameters_dict()[name].asnumpy() == one.asnumpy()).all()
 

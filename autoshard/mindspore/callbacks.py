@@ -1,4 +1,4 @@
-"""Callbacks of `Model.train`: what happens at the begin, after each step, after each epoch, and at the end.
+"""Callbacks of `Model.train` and `eval`: what happens at the begin and end of it, of each epoch and of each step.
 
     model.train(3, data, callbacks=[LossMonitor(), ModelCheckpoint(directory="checkpoints")])
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from autoshard.mindspore.checkpoint import save_checkpoint
 from autoshard.mindspore.communication import get_rank
@@ -44,7 +46,11 @@ class Progress:
         total_steps: all steps of this `train` call.
         loss: that of the last step, a number: where the loss is no scalar, the mean over its elements.
         epochs: how many there will be.
-        dataset: the rows that it trains on.
+        dataset: the rows that it trains on, or is evaluated on.
+        mode: "train" or "eval".
+        outputs: of a step of evaluation with metrics, what these are given.
+        metrics: after an evaluation, what it came to.
+        asked: what callbacks have asked for; all that belongs to one `train` shares it.
     """
 
     model: Any
@@ -54,6 +60,18 @@ class Progress:
     loss: float = math.nan
     epochs: int = 1
     dataset: Any = None
+    mode: str = "train"
+    outputs: Any = None
+    metrics: Any = None
+    asked: dict[str, bool] = field(default_factory=dict)
+
+    def request_stop(self) -> None:
+        """End training after this step. Where each rank is a process, all ask for it at the same step."""
+        self.asked["stop"] = True
+
+    def get_stop_requested(self) -> bool:
+        """Whether a callback has asked for the end."""
+        return self.asked.get("stop", False)
 
     def original_args(self) -> SimpleNamespace:
         """The same under MindSpore's names, for callbacks that are written for its RunContext."""
@@ -61,7 +79,9 @@ class Progress:
             train_dataset=self.dataset,
             cur_epoch_num=self.epoch,
             cur_step_num=self.total_steps,
-            net_outputs=self.loss,
+            net_outputs=self.loss if self.outputs is None else self.outputs,
+            mode=self.mode,
+            metrics=self.metrics,
             network=self.model.network,
             train_network=self.model.network,
             loss_fn=self.model.loss_fn,
@@ -71,7 +91,11 @@ class Progress:
 
 
 class Callback:
-    """Base of callbacks; override what is of interest: the first four, or MindSpore's methods, which they call."""
+    """Base of callbacks; override what is of interest: the first four, or MindSpore's methods, which they call.
+
+    A step of `train` calls `on_train_step_begin` and `on_train_step_end`, one of `eval` `on_eval_step_begin` and
+    `on_eval_step_end`; so it is for epochs, and for the whole. Each calls the former name, without "on" and "train".
+    """
 
     def on_train_begin(self, progress: Progress) -> None:
         """Before the first step."""
@@ -90,7 +114,45 @@ class Callback:
         self.end(progress)
 
     def begin(self, run_context: Progress) -> None:
-        """MindSpore's former name of `on_train_begin`."""
+        """MindSpore's former name of `on_train_begin` and `on_eval_begin`."""
+
+    def on_train_epoch_begin(self, run_context: Progress) -> None:
+        """Before the first step of each epoch."""
+        self.epoch_begin(run_context)
+
+    def on_train_step_begin(self, run_context: Progress) -> None:
+        """Before each step, whose number counts already."""
+        self.step_begin(run_context)
+
+    def epoch_begin(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_train_epoch_begin` and `on_eval_epoch_begin`."""
+
+    def step_begin(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_train_step_begin` and `on_eval_step_begin`."""
+
+    def on_eval_begin(self, run_context: Progress) -> None:
+        """Before the first row of an evaluation."""
+        self.begin(run_context)
+
+    def on_eval_epoch_begin(self, run_context: Progress) -> None:
+        """The same."""
+        self.epoch_begin(run_context)
+
+    def on_eval_step_begin(self, run_context: Progress) -> None:
+        """Before each row."""
+        self.step_begin(run_context)
+
+    def on_eval_step_end(self, run_context: Progress) -> None:
+        """After each row."""
+        self.step_end(run_context)
+
+    def on_eval_epoch_end(self, run_context: Progress) -> None:
+        """After the last row."""
+        self.epoch_end(run_context)
+
+    def on_eval_end(self, run_context: Progress) -> None:
+        """The same, with `metrics`."""
+        self.end(run_context)
 
     def on_train_step_end(self, run_context: Progress) -> None:
         """MindSpore's name of `on_step_end`."""
@@ -189,21 +251,47 @@ class CheckpointConfig:
         save_checkpoint_steps: every that many steps; 0 only at the end of training.
         save_checkpoint_seconds: MindSpore's; 0 only.
         keep_checkpoint_max: older files of this run are removed; 0 keeps all.
+        keep_checkpoint_per_n_minutes: MindSpore's; 0 only.
+        integrated_save: True only: files hold whole parameters. Each rank's own parts are what `Model.save` writes.
+        async_save: accepted for the sake of MindSpore's scripts; a file is whole once a step is over.
+        saved_network: the cell whose parameters are saved, and no state of the optimizer.
+        append_info: what else is saved: "epoch_num", "step_num", and dicts from names to numbers or arrays.
     """
 
     save_checkpoint_steps: int = 1
     save_checkpoint_seconds: int = 0
     keep_checkpoint_max: int = 5
+    keep_checkpoint_per_n_minutes: int = 0
+    integrated_save: bool = True
+    async_save: bool = False
+    saved_network: Any = None
+    append_info: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.save_checkpoint_seconds:
             raise TrainingError("CheckpointConfig: save_checkpoint_seconds is not offered; give save_checkpoint_steps")
+        if self.keep_checkpoint_per_n_minutes:
+            raise TrainingError(
+                "CheckpointConfig: keep_checkpoint_per_n_minutes is not offered; give keep_checkpoint_max"
+            )
+        if not self.integrated_save:
+            raise TrainingError(
+                "CheckpointConfig: integrated_save=False is not offered; leave it out for whole parameters in a file, "
+                "or take autoshard.mindspore.callbacks.ShardedCheckpoint(directory), by which each rank saves its parts"
+            )
+        known = ("epoch_num", "step_num")
+        wrong = [one for one in self.append_info or () if not isinstance(one, Mapping) and one not in known]
+        if wrong:
+            raise TrainingError(
+                f"CheckpointConfig: append_info has {wrong[0]!r}; it has 'epoch_num', 'step_num', and dicts"
+            )
         _count("CheckpointConfig: save_checkpoint_steps", self.save_checkpoint_steps)
         _count("CheckpointConfig: keep_checkpoint_max", self.keep_checkpoint_max)
 
 
 class ModelCheckpoint(Callback):
-    """Saves the network's parameters as `<directory>/<prefix>-<epoch>_<step>.safetensors`; also at the end.
+    """Saves `<directory>/<prefix>-<epoch>_<step>.safetensors`; also at the end: the network's parameters and the
+    optimizer's states. `load_param_into_net` takes them up, for the network and, to go on training, for the optimizer.
 
     Args:
         prefix: begin of the file names.
@@ -233,8 +321,17 @@ class ModelCheckpoint(Callback):
         if self.saved and self.saved[-1] == path:
             return
         progress.model.sync()
-        self.saved.append(save_checkpoint(progress.model.network, path))
+        self.saved.append(save_checkpoint(self._held(progress), path))
         self._remove_oldest()
+
+    def _held(self, progress: Progress) -> dict[str, Any]:
+        model, own = progress.model, self.config.saved_network
+        cells = (model.network, model.optimizer) if own is None else (own,)
+        held = {name: one for cell in cells for name, one in cell.parameters_dict().items()}
+        numbers = {"epoch_num": progress.epoch, "step_num": progress.total_steps}
+        for one in self.config.append_info or ():
+            held |= one if isinstance(one, Mapping) else {one: np.asarray(numbers[one], np.int32)}
+        return held
 
     def _remove_oldest(self) -> None:
         keep = self.config.keep_checkpoint_max
@@ -271,28 +368,35 @@ class Validation(Callback):
 
     Args:
         frequency: after each so-many-th epoch, or the numbers of the epochs.
+        listeners: callbacks of the evaluations.
     """
 
     def __init__(
-        self, dataset: Any, frequency: int | Sequence[int] = 1, *, write: Callable[[str], None] = print
+        self,
+        dataset: Any,
+        frequency: int | Sequence[int] = 1,
+        *,
+        listeners: Sequence[Callback] = (),
+        write: Callable[[str], None] = print,
     ) -> None:
-        self.dataset, self.frequency, self.write = dataset, frequency, write
+        self.dataset, self.frequency, self.write, self.listeners = dataset, frequency, write, tuple(listeners)
         self.results: dict[int, Any] = {}
 
     def on_epoch_end(self, progress: Progress) -> None:
         every = self.frequency
         if progress.epoch % every if isinstance(every, int) else progress.epoch not in every:
             return
-        self.results[progress.epoch] = found = progress.model.eval(self.dataset)
+        self.results[progress.epoch] = found = progress.model.eval(self.dataset, self.listeners)
         if get_rank() == 0:
             self.write(f"Eval result: epoch {progress.epoch}, metrics: {found}")
 
 
-_NOT_CALLED = (
-    "step_begin", "epoch_begin", "on_train_step_begin", "on_train_epoch_begin", "on_eval_begin", "on_eval_end",
-    "on_eval_step_begin", "on_eval_step_end", "on_eval_epoch_begin", "on_eval_epoch_end",
-)  # fmt: skip
-"""Methods of MindSpore's callbacks that are not offered."""
+_BEGIN = ("on_train_step_begin", "on_train_epoch_begin", "step_begin", "epoch_begin")
+
+
+def hears_begins(one: Callback) -> bool:
+    """Whether a callback does anything before steps or epochs."""
+    return any(name in vars(one) or getattr(type(one), name) is not getattr(Callback, name) for name in _BEGIN)
 
 
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
@@ -307,9 +411,6 @@ def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback,
             raise TrainingError(
                 f"callbacks: {one!r} is no Callback; give an instance of a subclass of autoshard.Callback"
             )
-        unheard = [name for name in _NOT_CALLED if hasattr(one, name)]
-        if unheard:
-            raise TrainingError(f"callbacks: {type(one).__name__} has {', '.join(unheard)}, which nothing calls here")
     return callbacks
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from autoshard.api import Planned
 from autoshard.engines.executors import check_engine_device
-from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
+from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks, hears_begins
 from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.context import settings
 from autoshard.mindspore.loss_scale import BY_LEVEL, scale_of
@@ -134,6 +134,8 @@ class Model:
                     continue
                 begun = done.step if number == done.epoch else 0
                 progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=begun))
+                if progress.get_stop_requested():
+                    break
             self.sync()
             _tell(listeners, "on_train_end", progress)
         finally:
@@ -160,13 +162,16 @@ class Model:
         if valid_dataset is not None:
             if not self.metrics:
                 raise TrainingError("fit: the Model has no metrics; give it some, such as metrics={'accuracy'}")
-            listeners.append(Validation(valid_dataset, valid_frequency))
+            listeners.append(Validation(valid_dataset, valid_frequency, listeners=tuple(listeners)))
         self.train(epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch)
 
     def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> Any:
         """What the metrics come to over the rows of the dataset, by name; of a Model without, the mean loss.
 
         Nothing is updated.
+
+        Args:
+            callbacks: of which the methods with "eval" in their names are called.
 
         Raises:
             DataError: no rows, or rows that do not fit.
@@ -177,32 +182,43 @@ class Model:
         loaded: list[AnySession] = []
         for metric in self.metrics.values():
             metric.clear()
+        listeners, progress = as_callbacks(callbacks), Progress(self, epoch=1, dataset=valid_dataset, mode="eval")
+        for name in ("on_eval_begin", "on_eval_epoch_begin"):
+            _tell(listeners, name, progress)
         with _mode_of(self.network, training=False):
             for row, feed in self._sessions.rows(valid_dataset, "evaluation"):
                 session = self._sessions.of(self._evaluation, feed)
                 if session not in loaded:  # one for each size of rows
                     session.load()
                     loaded.append(session)
-                losses.append(self._evaluated(session, self._sessions.given(session, feed, row)))
+                progress = replace(progress, step=progress.step + 1, total_steps=progress.step + 1)
+                _tell(listeners, "on_eval_step_begin", progress)
+                loss, outputs = self._evaluated(session, self._sessions.given(session, feed, row))
+                losses.append(loss)
+                progress = replace(progress, loss=loss, outputs=outputs)
+                _tell(listeners, "on_eval_step_end", progress)
         if not losses:
             raise TrainingError("eval: the dataset has no rows")
+        _tell(listeners, "on_eval_epoch_end", progress)
+        found: Any = sum(losses) / len(losses)
         if self.metrics:
-            return {name: metric.eval() for name, metric in self.metrics.items()}
-        return sum(losses) / len(losses)
+            found = {name: metric.eval() for name, metric in self.metrics.items()}
+        _tell(listeners, "on_eval_end", replace(progress, metrics=found))
+        return found
 
     @property
     def _evaluation(self) -> str:
         return RESULTS if self.metrics else LOSS
 
-    def _evaluated(self, session: AnySession, blocks: list) -> float:
-        """The loss of a row, of which the metrics take note."""
+    def _evaluated(self, session: AnySession, blocks: list) -> tuple[float, Any]:
+        """The loss of a row, and what there is besides, of which the metrics take note."""
         if not self.metrics:
-            return session.step(blocks)
+            return session.step(blocks), None
         found = session.results(blocks)
         for metric in self.metrics.values():
             alone = isinstance(metric, Loss) and self.loss_fn is not None
             metric.update(*((found[0],) if alone else found[1:] if self.loss_fn is not None else found))
-        return 0.0
+        return 0.0, as_tensors(tuple(found))
 
     def build(
         self,
@@ -350,13 +366,18 @@ class Model:
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
         begun = progress.step
         heard = any(not type(one).__module__.startswith("autoshard.") for one in listeners)
+        before = tuple(one for one in listeners if hears_begins(one))
+        self._tell_before(before, "on_train_epoch_begin", progress)
         for row, feed in islice(self._sessions.rows(dataset, f"epoch {progress.epoch}"), begun, None):
             session = self._activated(self._sessions.of(TRAIN, feed))
-            loss = session.step(self._sessions.given(session, feed, row))
-            progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
+            progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1)
+            self._tell_before(before, "on_train_step_begin", progress)
+            progress = replace(progress, loss=session.step(self._sessions.given(session, feed, row)))
             self._position = Position(progress.epoch, progress.step, progress.total_steps)
             with shown(session, heard):
                 _tell(listeners, "on_step_end", progress)
+            if progress.get_stop_requested():
+                break
         if not progress.step:
             raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
         if progress.step > begun:
@@ -364,6 +385,11 @@ class Model:
             with shown(self._active, heard):
                 _tell(listeners, "on_epoch_end", progress)
         return progress
+
+    def _tell_before(self, listeners: tuple[Callback, ...], what: str, progress: Progress) -> None:
+        """What comes before steps; parameters are in the session, once there is one."""
+        with nullcontext() if self._active is None else shown(self._active, bool(listeners)):
+            _tell(listeners, what, progress)
 
     def _take_cells(self) -> None:
         """Go on with what has been written to the cells since `train_once`."""

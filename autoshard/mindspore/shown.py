@@ -51,6 +51,8 @@ class InTraining(Deferred):
                 f"{comm.world} ranks; call run_context.model.sync() before, on all ranks"
             )
         self.session.store()
+        if self.parameter.pending is self:  # No step has been done since its cell had these.
+            self.parameter.data = self.before
         return self.parameter.data
 
 

@@ -13,7 +13,7 @@ from autoshard.mindspore.callbacks import TrainingError
 from autoshard.mindspore.dataset import GeneratorDataset, NumpySlicesDataset
 from autoshard.mindspore.metrics import MetricError, metrics_of
 from autoshard.partition.program import Collective
-from autoshard.util.errors import ContextError
+from autoshard.util.errors import CheckpointError, ContextError
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(64, 24)).astype(np.float32), RNG.integers(0, 16, 64).astype(np.int32)
@@ -284,9 +284,67 @@ def test_callbacks_of_mindspore_are_called_or_refused() -> None:
     counting = Counting()
     model(parallel_mode="stand_alone").train(2, data(), callbacks=counting)
     assert counting.seen == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 7), (2, 8)]
-    counting.step_begin = lambda run_context: None
-    with pytest.raises(TrainingError, match="Counting has step_begin, which nothing calls here"):
-        model().train(1, data(), callbacks=counting)
+
+
+class Telling(ms.Callback):
+    """Notes which of MindSpore's methods are called, when; and asks to stop."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        for name in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end"):
+            setattr(self, name, lambda context, name=name: self.note(name, context))
+
+    def note(self, name: str, context: Any) -> None:
+        told = context.original_args()
+        self.seen.append(f"{told.mode} {name} {told.cur_step_num}")
+        if name == "step_begin" and told.mode == "train":
+            assert told.network.dense1.weight.asnumpy().any()  # what is trained can be read before steps, too
+        if name == "step_end" and told.cur_step_num == 2:
+            context.request_stop()
+        if name == "end" and told.mode == "eval":
+            assert told.metrics["accuracy"] >= 0
+
+
+def test_callbacks_hear_begins_and_stop_training() -> None:
+    telling, one = Telling(), model(parallel_mode="stand_alone")
+    one.metrics = metrics_of({"accuracy"})
+    one.train(3, data(), callbacks=telling)
+    assert telling.seen == [
+        f"train {word}" for word in (
+            "begin 0", "epoch_begin 0", "step_begin 1", "step_end 1", "step_begin 2", "step_end 2", "epoch_end 2",
+            "end 2",
+        )
+    ]  # fmt: skip
+    telling.seen.clear()
+    one.eval([(X[:16], Y[:16])], callbacks=[telling])
+    assert telling.seen == [
+        f"eval {word}" for word in ("begin 0", "epoch_begin 0", "step_begin 1", "step_end 1", "epoch_end 1", "end 1")
+    ]
+
+
+def test_files_of_checkpoints_go_on_with_the_optimizer(tmp_path: Any) -> None:
+    """MindSpore's way: what a file holds is given to the network and to the optimizer."""
+    whole, first, second = model(), model(), model()
+    whole.train(2, data())
+    config = ms.CheckpointConfig(save_checkpoint_steps=4, async_save=True, append_info=["epoch_num", {"best": 0.5}])
+    first.train(1, data(), callbacks=[ms.ModelCheckpoint("net", tmp_path, config)])
+    held = ms.load_checkpoint(tmp_path / "net-1_4.safetensors")
+    assert held["epoch_num"] == 1 and held["best"] == 0.5
+    with pytest.raises(
+        CheckpointError, match="net-1_4.safetensors is a file of parameters, which load_checkpoint reads"
+    ):
+        second.load(tmp_path)
+    ms.load_param_into_net(second.network, held)
+    ms.load_param_into_net(second.optimizer, held)
+    second.train(1, data())
+    for name, want in whole.network.parameters_dict().items():
+        np.testing.assert_array_equal(second.network.parameters_dict()[name].asnumpy(), want.asnumpy(), err_msg=name)
+    alone = ms.CheckpointConfig(saved_network=first.network.dense2)
+    first.train(1, data(), callbacks=[ms.ModelCheckpoint("part", tmp_path, alone)])
+    assert set(ms.load_checkpoint(tmp_path / "part-1_4.safetensors")) == {"dense2.weight", "dense2.bias"}
+    for wrong, text in ({"integrated_save": False}, "ShardedCheckpoint"), ({"append_info": ["loss"]}, "'loss'; it has"):
+        with pytest.raises(TrainingError, match=text):
+            ms.CheckpointConfig(**wrong)
 
 
 def test_datasets_shuffle_by_a_buffer() -> None:

@@ -77,7 +77,9 @@ def find(directory: str | os.PathLike, step: int | None = None) -> Path:
         return directory
     names = checkpoints(directory)
     if not names:
-        raise CheckpointError(f"there is no checkpoint in {directory}")
+        files = sorted(path.name for path in directory.glob("*.safetensors"))
+        instead = f"; {files[-1]} is a file of parameters, which load_checkpoint reads" if files else ""
+        raise CheckpointError(f"there is no checkpoint in {directory}{instead}")
     fitting = [name for name in names if step is None or _order(name)[0] == step]
     if not fitting:
         raise CheckpointError(f"there is no checkpoint of step {step} in {directory}; there are {', '.join(names)}")
