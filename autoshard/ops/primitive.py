@@ -18,9 +18,18 @@ from autoshard.ops.positional import by_name, sort_arguments
 from autoshard.ops.registry import Operator, lookup
 from autoshard.util.checks import positive
 from autoshard.util.errors import StrategyError, at
+from autoshard.util.offered import NotOfferedError
 from autoshard.util.source import Source, caller
 
 Given = tuple[tuple[int, ...] | Layout, ...]
+_INSTEAD = {
+    "recompute": "operators are made again with the cell that holds them: call that cell's recompute()",
+    "add_prim_attr": "its attributes are those that it is made with; leave hints for MindSpore's backends out",
+    "set_stage": "stages are those of cells: set pipeline_stage of the cell that holds it",
+    "set_device": "every rank computes all of its operators",
+    "place": "every rank computes all of its operators",
+}
+"""What there is for methods of MindSpore's primitives."""
 _CURRENT: ContextVar[Primitive | None] = ContextVar("current_primitive", default=None)
 
 
@@ -50,6 +59,12 @@ class Primitive:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.attrs.items())})"
+
+    def __getattr__(self, name: str) -> Any:
+        what = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise NotOfferedError(
+            what, name, lambda: [one for one in dir(type(self)) if one[0] != "_"], _INSTEAD.get(name, "")
+        )
 
     def _attributes(self, args: tuple, attrs: dict[str, Any]) -> dict[str, Any]:
         """Attributes by name, of the arguments that the primitive is made with."""

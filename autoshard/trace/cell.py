@@ -12,6 +12,7 @@ from typing import Any
 from autoshard.core.tensortype import DType, dtype
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
+from autoshard.trace.cell_names import CellNames
 from autoshard.trace.parameter import Entry, Owned, Parameter, active, cast_all_to, cast_to, computed_in
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError, StrategyError, at
@@ -22,7 +23,7 @@ _SOURCED = frozenset({"in_shardings", "out_shardings", "pipeline_stage", "pipeli
 """Attributes of which a cell keeps where they were set."""
 
 
-class Cell(Owned):
+class Cell(Owned, CellNames):
     """Base of all layers and models: write `construct(self, ...)`, assign what it uses to attributes.
 
     Args:

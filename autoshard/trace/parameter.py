@@ -18,7 +18,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.spec import Spec
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.arithmetic import Arithmetic
-from autoshard.trace.initializer import Deferred
+from autoshard.trace.initializer import Deferred, deferred
 from autoshard.util.errors import GraphError, ShapeError, at
 from autoshard.util.source import Source, caller
 
@@ -224,6 +224,20 @@ class Parameter(Arithmetic, Owned):
 
     def __repr__(self) -> str:
         return f"Parameter({self.name}: {self.type}{'' if self.requires_grad else ', requires_grad=False'})"
+
+    def clone(self, init: Any = "same") -> Parameter:
+        """Another parameter of its name and settings, with the same values, or others: an array, or an initializer or
+        its name, as layers take them.
+        """
+        values = (
+            self.data.copy() if isinstance(init, str) and init == "same" else deferred(init, self.shape, self.dtype)
+        )
+        name = self._given_name or self.name
+        return Parameter(values, name, self.requires_grad, parallel_optimizer=self.parallel_optimizer)
+
+    def init_data(self, layout: Any = None, set_sliced: bool = False) -> Parameter:
+        """Itself: values are made when they are asked for, whole."""
+        return self
 
     def set_data(self, data: Any) -> None:
         """Replace the values.

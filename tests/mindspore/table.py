@@ -19,9 +19,9 @@ HEAD = """# MindSpore's names
 `autoshard.mindspore` offers {count} of MindSpore's names. Each has MindSpore 2.10.0's arguments, in its order, with its
 defaults (`tests/mindspore/signatures.json` is what MindSpore says of itself), and the values that MindSpore 2.10.0
 gives on a CPU: MindSpore evaluated {lines} lines of code (`tests/mindspore/recorded.npz`), and the tests evaluate them
-here, outside and inside of a traced model. {documented} more lines, of operators without a CPU kernel, are held to the
-documentation's formula, and {raises} are refused by both. **Silent differences: 0.** What is not offered raises an
-error that names the nearest name.
+here, outside and inside of a traced model. {documented} more lines, of operators without a CPU kernel and of names that
+came later, are held to the documentation's formula, and {raises} are refused by both. **Silent differences: 0.** What
+is not offered raises an error that names the nearest name.
 
 Refused, because numpy and MindSpore mean different things by it: `x.max(1)` and `x.min(1)` of a traced tensor (say
 `axis=1` for the values), the mean and deviation of whole numbers (MindSpore cuts them off; cast first).

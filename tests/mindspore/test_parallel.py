@@ -123,6 +123,26 @@ def test_one_step_is_a_step_of_the_model() -> None:
     np.testing.assert_allclose(weight, known, rtol=1e-5, atol=1e-6)
 
 
+def test_cells_parameters_and_primitives_have_mindspores_methods() -> None:
+    net = Net()
+    assert list(net.name_cells()) == ["dense1", "dense2"] and net.set_grad().set_comm_fusion(2) is net
+    net.insert_child_to_cell("dense3", nn.Dense(4, 6))
+    net.insert_param_to_cell("scale", ms.Parameter(np.ones(4, np.float32)))
+    assert {"dense3.weight", "scale"} <= set(net.parameters_dict())
+    for again in (lambda: net.insert_child_to_cell("dense3", nn.ReLU()), lambda: net.insert_param_to_cell("a.b", None)):
+        with pytest.raises(GraphError, match="there is an attribute 'dense3' already|the name 'a.b' has a dot"):
+            again()
+    bias = net.dense1.bias
+    same, zeros = bias.clone(), bias.clone(init="zeros")
+    np.testing.assert_array_equal(same.asnumpy(), bias.asnumpy())
+    assert zeros.name == "dense1.bias" and not zeros.asnumpy().any() and bias.init_data() is bias
+    with pytest.raises(AttributeError, match="call that cell's recompute()"):
+        net.dense1.matmul.recompute()
+    with pytest.raises(AttributeError, match="no attribute 'shad'; did you mean shard"):
+        ops.MatMul().shad(((1, 1), (1, 1)))
+    assert nn.Accuracy is ms.Accuracy
+
+
 def test_element_types_have_a_module() -> None:
     assert ms.dtype.float16 is ms.float16 and ms.dtype_to_nptype(ms.dtype.bool_) is np.bool_
 

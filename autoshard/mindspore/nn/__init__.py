@@ -31,17 +31,22 @@ from autoshard.mindspore.nn.dynamic_lr import (
     warmup_lr,
 )
 from autoshard.mindspore.nn.layers import (
+    CELU,
     ELU,
     GELU,
+    GLU,
     Dense,
     Dropout,
     Embedding,
     FastGelu,
     Flatten,
+    Hardtanh,
+    HShrink,
     HSigmoid,
     HSwish,
     Identity,
     LeakyReLU,
+    LogSigmoid,
     LogSoftmax,
     Mish,
     Pad,
@@ -52,8 +57,12 @@ from autoshard.mindspore.nn.layers import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmin,
+    SoftShrink,
     Softsign,
     Tanh,
+    Tanhshrink,
+    Threshold,
     get_activation,
 )
 from autoshard.mindspore.nn.learning_rate_schedule import (
@@ -81,24 +90,32 @@ from autoshard.mindspore.nn.loss import (
 )
 from autoshard.mindspore.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineCell
-from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
+from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, SyncBatchNorm
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
 from autoshard.trace.cell import Cell, CellList, SequentialCell
 from autoshard.util.offered import NotOfferedError
 
-_ABOVE = dict.fromkeys(("TrainOneStepCell", "TrainOneStepWithLossScaleCell"), "autoshard.mindspore.one_step")
+_ABOVE = {
+    **dict.fromkeys(("TrainOneStepCell", "TrainOneStepWithLossScaleCell"), "autoshard.mindspore.one_step"),
+    **dict.fromkeys(
+        ("Accuracy", "Loss", "MAE", "MSE", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
+         "TopKCategoricalAccuracy", "get_metric_fn"),
+        "autoshard.mindspore.metrics",
+    ),
+}  # fmt: skip
 
 __all__ = [
-    "ELU", "GELU", "SGD", "AdaptiveAvgPool2d", "Adam", "AdamWeightDecay", "AvgPool1d", "AvgPool2d", "BCELoss",
-    "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d", "Conv2d",
-    "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "DynamicLossScaleUpdateCell", "Embedding",
+    "CELU", "ELU", "GELU", "GLU", "SGD", "Adam", "AdamWeightDecay", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
+    "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d",
+    "Conv2d", "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "DynamicLossScaleUpdateCell", "Embedding",
     "ExponentialDecayLR", "FastGelu", "FixedLossScaleUpdateCell", "Flatten", "GradAccumulationCell", "GroupNorm",
-    "HSigmoid", "HSwish", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU",
-    "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss",
-    "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU", "SequentialCell",
-    "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits", "Softsign", "Tanh", "WarmUpLR",
-    "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation", "inverse_decay_lr",
-    "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
+    "HShrink", "HSigmoid", "HSwish", "Hardtanh", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss",
+    "LayerNorm", "LeakyReLU", "LogSigmoid", "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d",
+    "MaxPool2d", "Mish", "Momentum", "NLLLoss", "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell",
+    "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftShrink",
+    "Softmax", "SoftmaxCrossEntropyWithLogits", "Softmin", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink",
+    "Threshold", "WarmUpLR", "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation",
+    "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
 ]  # fmt: skip
 
 

@@ -255,6 +255,73 @@ Softsign = _plain("Softsign", "Softsign", "softsign")
 FastGelu = _plain("FastGelu", "FastGeLU", "fast_gelu")
 
 
+class _Function(Cell):
+    """A cell around a function of x alone; `given` are its further arguments."""
+
+    function: Callable
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    def construct(self, x: Any) -> Any:
+        return type(self).function(x, *self.given)
+
+
+class LogSigmoid(_Function):
+    """The logarithm of the sigmoid."""
+
+    function = ops.logsigmoid
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Tanhshrink(_Function):
+    """x - tanh(x)."""
+
+    function = ops.tanhshrink
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Hardtanh(_Function):
+    """Kept between two numbers."""
+
+    function = ops.hardtanh
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__(min_val, max_val)
+
+
+class Threshold(_Function):
+    """x where it is above `threshold`, else `value`."""
+
+    function = ops.threshold
+
+    def __init__(self, threshold: float, value: float) -> None:
+        super().__init__(threshold, value)
+
+
+class GLU(_Function):
+    """The first half along `axis` times the sigmoid of the second."""
+
+    function = ops.glu
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(axis)
+
+
+class Softmin(_Function):
+    """Softmax of -x."""
+
+    function = ops.softmin
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(axis)
+
+
 class SiLU(Cell):
     """x * sigmoid(x)."""
 
@@ -302,6 +369,33 @@ class ELU(_Activation):
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__(alpha=alpha)
+
+
+class CELU(_Activation):
+    """x where it is at least 0, else alpha (exp(x / alpha) - 1)."""
+
+    primitive, label = "CeLU", "celu"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha=alpha)
+
+
+class SoftShrink(_Activation):
+    """x moved by `lambd` towards 0, at most to it."""
+
+    primitive, label = "SoftShrink", "softshrink"
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(lambd=lambd)
+
+
+class HShrink(_Activation):
+    """x where it is further than `lambd` from 0, else 0."""
+
+    primitive, label = "HShrink", "hshrink"
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(lambd=lambd)
 
 
 class LeakyReLU(Cell):

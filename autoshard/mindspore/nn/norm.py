@@ -124,6 +124,35 @@ class BatchNorm2d(_BatchNorm):
     ranks = (4,)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalization of x [N, C] or [N, C, H, W] by the statistics of the whole batch, on all ranks that share it:
+    as every batch normalization here is, split or not.
+    """
+
+    ranks = (2, 4)
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        moving_mean_init: Any = "zeros",
+        moving_var_init: Any = "ones",
+        use_batch_statistics: bool | None = None,
+        process_groups: Any = None,
+        dtype: Any = "f32",
+    ) -> None:
+        if process_groups is not None:
+            raise ShapeError(
+                f"SyncBatchNorm: process_groups is {process_groups!r}; only None, all ranks, is offered here"
+            )
+        made = (num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init)
+        super().__init__(*made, use_batch_statistics, dtype=dtype)
+
+
 class BatchNorm3d(_BatchNorm):
     __doc__ = _BatchNorm.__doc__
     ranks = (5,)

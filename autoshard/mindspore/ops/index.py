@@ -122,6 +122,19 @@ def TensorScatterAdd(input_x, indices, updates):
     )
 
 
+@primitive("ScatterNd", core.scatter_add_slices)
+def ScatterNd(indices, updates, shape):
+    """Zeros of a shape with `updates` added to the slices that the indices name (as of GatherNd)."""
+    zeros = core.fill(shape=plain(shape), value=0, dtype=element(updates.dtype).name)
+    return core.scatter_add_slices(*_updated(zeros, indices, updates, "ScatterNd"), **_places(zeros, indices))
+
+
+@primitive("TensorScatterSub", core.scatter_add_slices)
+def TensorScatterSub(input_x, indices, updates):
+    """The tensor with `updates` taken from the slices that the indices name (as of GatherNd)."""
+    return TensorScatterAdd.function(input_x, indices, core.neg(updates))
+
+
 def _depth(x: Any, indices: Any, what: str) -> int:
     """How many dims an index tells of."""
     shape = tuple(indices.shape)

@@ -116,6 +116,15 @@ def Xdivy(x, y):
     return core.masked_fill(core.div(x, core.add(y, core.cast(none, dtype=element(y.dtype).name))), none, value=0.0)
 
 
+@primitive("Xlogy", core.mul)
+def Xlogy(input, other):
+    """input times the logarithm of other, and 0 where input is 0."""
+    input, other = tensors(input, other)
+    none = core.equal(input, core.zeros_like(input))
+    safe = core.select(core.logical_and(none, core.equal(other, other)), core.ones_like(other), other)
+    return core.mul(input, core.log(safe))
+
+
 @primitive("SquaredDifference", core.sub)
 def SquaredDifference(x, y):
     """(x - y) squared."""
@@ -232,6 +241,27 @@ def exponential_below(x: Any, alpha: float) -> Any:
 def Elu(input_x, *, alpha=1.0):
     """x where it is at least 0, else alpha (exp(x) - 1)."""
     return core.add(core.relu(input_x), exponential_below(input_x, alpha))
+
+
+@primitive("CeLU", core.relu)
+def CeLU(x, *, alpha=1.0):
+    """x where it is at least 0, else alpha (exp(x / alpha) - 1)."""
+    return core.add(core.relu(x), exponential_below(core.scalar_mul(x, factor=1 / alpha), alpha))
+
+
+@primitive("SoftShrink", core.relu)
+def SoftShrink(input, *, lambd=0.5):
+    """x moved by `lambd` towards 0, at most to it."""
+    above = core.relu(core.scalar_add(input, addend=-lambd))
+    return core.sub(above, core.relu(core.scalar_add(core.neg(input), addend=-lambd)))
+
+
+@primitive("HShrink", core.masked_fill)
+def HShrink(input, *, lambd=0.5):
+    """x where it is further than `lambd` from 0, else 0."""
+    far = core.abs(input)
+    near = core.less_equal(far, core.scalar_mul(core.ones_like(far), factor=lambd))
+    return core.masked_fill(input, near, value=0.0)
 
 
 _SELU_SCALE, _SELU_ALPHA = 1.05070098, 1.67326324  # Klambauer et al. 2017, section 2; as MindSpore rounds them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from autoshard import ops as core
@@ -142,3 +143,87 @@ def log_softmax(logits: Any, axis: int = -1) -> Any:
 def where(condition: Any, input: Any, other: Any) -> Any:
     """`input` where the condition is true, else `other`."""
     return elementwise.Select()(condition, *tensors(input, other))
+
+
+def log2(input: Any) -> Any:
+    """The logarithm of base 2."""
+    return as_tensors(core.scalar_mul(core.log(input), factor=1 / math.log(2)))
+
+
+def log10(input: Any) -> Any:
+    """The logarithm of base 10."""
+    return as_tensors(core.scalar_mul(core.log(input), factor=1 / math.log(10)))
+
+
+def exp2(input: Any) -> Any:
+    """2 to the power of x."""
+    return as_tensors(core.exp(core.scalar_mul(input, factor=math.log(2))))
+
+
+def logaddexp(input: Any, other: Any) -> Any:
+    """log(exp(input) + exp(other))."""
+    return as_tensors(core.add(core.maximum(input, other), core.softplus(core.neg(core.abs(core.sub(input, other))))))
+
+
+def isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    """Whether |input - other| is at most atol + rtol |other|; of infinite ones, whether both are the same."""
+    near = core.scalar_add(core.scalar_mul(core.abs(other), factor=rtol), addend=atol)
+    finite = core.logical_and(core.is_finite(input), core.is_finite(other))
+    alike = core.logical_and(finite, core.less_equal(core.abs(core.sub(input, other)), near))
+    alike = core.logical_or(alike, core.equal(input, other))
+    if equal_nan:
+        alike = core.logical_or(alike, core.logical_and(core.not_equal(input, input), core.not_equal(other, other)))
+    return as_tensors(alike)
+
+
+def addcmul(input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    """input + value * tensor1 * tensor2."""
+    return elementwise.Add()(input, _times(elementwise.Mul()(tensor1, tensor2), value))
+
+
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    """input + value * tensor1 / tensor2."""
+    return elementwise.Add()(input, _times(elementwise.Div()(tensor1, tensor2), value))
+
+
+def _times(x: Any, value: Any) -> Any:
+    return x if isinstance(value, int | float) and value == 1 else elementwise.Mul()(x, value)
+
+
+def celu(x: Any, alpha: float = 1.0) -> Any:
+    """See the primitive CeLU."""
+    return elementwise.CeLU(alpha)(x)
+
+
+def softshrink(input: Any, lambd: float = 0.5) -> Any:
+    """See the primitive SoftShrink."""
+    return elementwise.SoftShrink(lambd)(input)
+
+
+def hardshrink(input: Any, lambd: float = 0.5) -> Any:
+    """See the primitive HShrink."""
+    return elementwise.HShrink(lambd)(input)
+
+
+def tanhshrink(input: Any) -> Any:
+    """x - tanh(x)."""
+    return as_tensors(core.sub(input, core.tanh(input)))
+
+
+def threshold(input: Any, thr: float, value: float) -> Any:
+    """x where it is above `thr`, else `value`."""
+    limit = core.fill(shape=(), value=thr, dtype=element(input.dtype).name)
+    return as_tensors(core.masked_fill(input, core.less_equal(input, limit), value=float(value)))
+
+
+def softmin(x: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+    """`softmax` of -x."""
+    return softmax(core.neg(x), axis, dtype=dtype)
+
+
+def glu(x: Any, axis: int = -1) -> Any:
+    """The first half along `axis` times the sigmoid of the second."""
+    if x.shape[axis] % 2:
+        raise ShapeError(f"glu: dim {axis} of {tuple(x.shape)} has no two halves")
+    first, second = core.split(x, axis=axis, output_num=2)
+    return as_tensors(core.mul(first, core.sigmoid(second)))

@@ -41,6 +41,8 @@ _ONE = {
     "less_equal": "LessEqual", "atan2": "Atan2", "select": "Select", "lerp": "Lerp",
     "masked_fill": "MaskedFill", "hardsigmoid": "HSigmoid", "hardswish": "HSwish", "selu": "SeLU", "mish": "Mish",
     "fast_gelu": "FastGeLU", "relu6": "ReLU6", "truncate_div": "TruncateDiv", "truncate_mod": "TruncateMod",
+    "absolute": "Abs", "arccos": "ACos", "arccosh": "Acosh", "arcsinh": "Asinh", "arctan": "Atan",
+    "arctanh": "Atanh", "arctan2": "Atan2", "xdivy": "Xdivy", "xlogy": "Xlogy",
 }  # fmt: skip
 globals().update({name: _function(getattr(elementwise, kind)) for name, kind in _ONE.items()})
 
@@ -53,6 +55,11 @@ logical_xor = _function(elementwise.LogicalXor)
 floor_div = _function(elementwise.FloorDiv, "x", "y")
 tensor_div = _function(elementwise.RealDiv)
 tensor_mul = _function(elementwise.Mul)
+bitwise_and = _function(elementwise.BitwiseAnd, "input", "other")
+bitwise_or = _function(elementwise.BitwiseOr, "input", "other")
+bitwise_xor = _function(elementwise.BitwiseXor, "input", "other")
+arcsin = _function(elementwise.Asin, "x")
+true_divide = _function(elementwise.Div, "dividend", "divisor")
 softsign = _function(elementwise.Softsign, "x")
 prelu = _function(elementwise.PReLU)
 addn = _function(elementwise.AddN, "x")
@@ -70,6 +77,7 @@ size = _function(shapes.Size)
 gather_d = _function(lookups.GatherD)
 gather_elements = _function(lookups.GatherD, "input", "dim", "index")
 unsorted_segment_sum = _function(lookups.UnsortedSegmentSum)
+scatter_nd = _function(lookups.ScatterNd)
 gather_nd = _function(lookups.GatherNd)
 tensor_scatter_add = _function(lookups.TensorScatterAdd)
 tensor_scatter_update = _function(lookups.TensorScatterUpdate)

@@ -46,6 +46,34 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
     return as_tensors(core.add(core.scalar_mul(input, factor=beta), product))
 
 
+def baddbmm(input: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    """beta input + alpha batch1 batch2, of matrices in batches."""
+    product = core.scalar_mul(core.batch_matmul(batch1, batch2), factor=alpha)
+    return as_tensors(core.add(core.scalar_mul(input, factor=beta), product))
+
+
+def outer(input: Any, vec2: Any) -> Any:
+    """The products of each element of a vector with each of another."""
+    return as_tensors(core.mul(core.expand_dims(input, axis=1), core.expand_dims(vec2, axis=0)))
+
+
+def dot(input: Any, other: Any) -> Any:
+    """Sums of products over the last dim of one and the last but one of the other, or its only one."""
+    ranks = len(input.shape), len(other.shape)
+    if 0 in ranks or ranks[1] > 2:
+        raise ShapeError(
+            f"dot of {tuple(input.shape)} and {tuple(other.shape)}: the first has dims, the second has 1 or 2 here"
+        )
+    return matmul(input, other)
+
+
+def mv(mat: Any, vec: Any) -> Any:
+    """A matrix times a vector."""
+    if (len(mat.shape), len(vec.shape)) != (2, 1):
+        raise ShapeError(f"mv of {tuple(mat.shape)} and {tuple(vec.shape)}: it takes a matrix and a vector")
+    return matmul(mat, vec)
+
+
 def einsum(equation: str, *operands: Any) -> Any:
     """Sums of products by Einstein's notation."""
     return neural.Einsum(equation)(operands)

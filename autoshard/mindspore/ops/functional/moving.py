@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops import index as lookups
 from autoshard.mindspore.ops import math as elementwise
 from autoshard.mindspore.ops import shapes
@@ -142,6 +145,90 @@ def pad(input_x: Any, padding: Sequence[int], mode: str = "constant", value: Any
     given, missing = plain(padding), len(input_x.shape) - len(padding) // 2
     pairs = [(given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)]
     return as_tensors(core.pad(input_x, paddings=(*((0, 0),) * missing, *reversed(pairs)), value=value or 0))
+
+
+def swapdims(input: Any, dim0: int, dim1: int) -> Any:
+    """With two dims exchanged."""
+    return swapaxes(input, dim0, dim1)
+
+
+def movedim(x: Any, source: Any, destination: Any) -> Any:
+    """With dims at other places, the others in their order."""
+    rank = len(x.shape)
+    begin, end = ([one % rank for one in shapes.axes(given)] for given in (source, destination))
+    if len(begin) != len(end) or len(set(begin)) < len(begin) or len(set(end)) < len(end):
+        raise ShapeError(f"movedim: source {source!r} and destination {destination!r} are as many dims, each once")
+    order = [dim for dim in range(rank) if dim not in begin]
+    for place, dim in sorted(zip(end, begin, strict=True)):
+        order.insert(place, dim)
+    return shapes.Transpose()(x, tuple(order))
+
+
+moveaxis = movedim
+
+
+def ravel(input: Any) -> Any:
+    """All elements in one dim."""
+    return shapes.Reshape()(input, (-1,))
+
+
+def expand_as(input: Any, other: Any) -> Any:
+    """`broadcast_to` the shape of another tensor."""
+    return broadcast_to(input, tuple(other.shape))
+
+
+def view_as(input: Any, other: Any) -> Any:
+    """In the shape of another tensor."""
+    return shapes.Reshape()(input, tuple(other.shape))
+
+
+def repeat_elements(x: Any, rep: int, axis: int = 0) -> Any:
+    """Each element `rep` times in a row along `axis`."""
+    at = axis % len(x.shape)
+    apart = core.expand_dims(x, axis=at + 1)
+    wide = core.broadcast_to(apart, shape=(*x.shape[: at + 1], rep, *x.shape[at + 1 :]))
+    return as_tensors(core.reshape(wide, shape=(*x.shape[:at], x.shape[at] * rep, *x.shape[at + 1 :])))
+
+
+def repeat_interleave(input: Any, repeats: Any, axis: int | None = None) -> Any:
+    """Each element so many times in a row along `axis`, or of the flat tensor; one number, or one for each."""
+    x, counts = (ravel(input) if axis is None else input), np.asarray(repeats)
+    at = 0 if axis is None else axis % len(x.shape)
+    if counts.size == 1:
+        return repeat_elements(x, int(counts.reshape(())), at)
+    if counts.shape != (x.shape[at],):
+        raise ShapeError(f"repeat_interleave: repeats {counts.tolist()} of dim {at} of {tuple(x.shape)}; one for each")
+    return lookups.Gather()(x, np.repeat(np.arange(len(counts)), counts).astype(np.int32), at)
+
+
+def meshgrid(*inputs: Any, indexing: str = "xy") -> tuple[Any, ...]:
+    """For each vector a tensor in which it lies along a dim of its own; "xy" exchanges the first two dims."""
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(f"meshgrid: indexing is {indexing!r}; it is 'xy' or 'ij'")
+    order = [1, 0, *range(2, len(inputs))] if indexing == "xy" and len(inputs) > 1 else list(range(len(inputs)))
+    sizes = [inputs[i].shape[0] for i in order]
+    places = {i: at for at, i in enumerate(order)}
+    return tuple(
+        broadcast_to(
+            core.reshape(one, shape=tuple(-1 if at == places[i] else 1 for at in range(len(sizes)))), tuple(sizes)
+        )
+        for i, one in enumerate(inputs)
+    )
+
+
+def numel(input: Any) -> int:
+    """The number of elements."""
+    return shapes.Size()(input)
+
+
+def sequence_mask(lengths: Any, maxlen: int | None = None) -> Any:
+    """Along a new last dim of `maxlen`, whether its place is below the length."""
+    if maxlen is None:
+        if not isinstance(lengths, np.ndarray):
+            raise ShapeError("sequence_mask: give maxlen; the largest length is not known while a model is traced")
+        maxlen = int(np.asarray(lengths).max())
+    kind = element(lengths.dtype)
+    return as_tensors(core.less(np.arange(maxlen).astype(kind.numpy), core.expand_dims(lengths, axis=-1)))
 
 
 # -- looking up

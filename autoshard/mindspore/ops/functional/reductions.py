@@ -97,3 +97,61 @@ def _place(x: Any, axis: int | None, keep: bool, find: Any) -> Any:
 def cumsum(x: Any, axis: int, dtype: Any = None) -> Any:
     """Sums up to each element along `axis`."""
     return shapes.CumSum()(x if dtype is None else elementwise.Cast()(x, dtype), axis)
+
+
+def amax(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
+    """The largest element along axes, or of all."""
+    return _least_or_most(core.reduce_max, input, axis, keepdims, (initial, where), "amax")
+
+
+def amin(input: Any, axis: Any = None, keepdims: bool = False, *, initial: Any = None, where: Any = None) -> Any:
+    """The smallest element along axes, or of all."""
+    return _least_or_most(core.reduce_min, input, axis, keepdims, (initial, where), "amin")
+
+
+def _least_or_most(operator: Any, x: Any, axis: Any, keep: bool, given: tuple, what: str) -> Any:
+    if given != (None, None):
+        raise ShapeError(f"{what}: initial and where are not offered here")
+    return _reduced(operator, x, axis, keep)
+
+
+def var(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
+    """The mean square distance from the mean along axes, or of all; the sum is divided by their number less `ddof`."""
+    over = shapes.axes(axis) or tuple(range(len(input.shape)))
+    count = int(np.prod([input.shape[one] for one in over]))
+    off = core.sub(input, core.reduce_mean(input, axis=over, keep_dims=True))
+    found = core.reduce_mean(core.square(off), axis=over, keep_dims=keepdims)
+    return as_tensors(core.scalar_mul(found, factor=count / (count - int(ddof))) if ddof else found)
+
+
+def std(input: Any, axis: Any = None, ddof: int | bool = 0, keepdims: bool = False) -> Any:
+    """The square root of `var`."""
+    return as_tensors(core.sqrt(var(input, axis, ddof, keepdims)))
+
+
+def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The square root of the sum of squares along dims, or of all; with a number as `ord` and one dim, its p-norm."""
+    x, over = (A if dtype is None else core.cast(A, dtype=element(dtype).name)), shapes.axes(dim)
+    if ord is None or ord == "fro":
+        return as_tensors(core.sqrt(core.reduce_sum(core.square(x), axis=over, keep_dims=keepdim)))
+    if len(over) != 1 or isinstance(ord, str):
+        raise ShapeError(f"norm: ord is {ord!r} and dim {dim!r}; ord is None, 'fro', or a number with one dim")
+    size = core.abs(x)
+    if np.isinf(ord):
+        return as_tensors((core.reduce_max if ord > 0 else core.reduce_min)(size, axis=over, keep_dims=keepdim))
+    if ord == 0:
+        size = core.cast(core.not_equal(x, core.zeros_like(x)), dtype=element(x.dtype).name)
+    powers = size if ord in (0, 1) else elementwise.Pow()(size, float(ord))
+    total = core.reduce_sum(powers, axis=over, keep_dims=keepdim)
+    return as_tensors(total if ord in (0, 1) else elementwise.Pow()(total, 1 / ord))
+
+
+def count_nonzero(x: Any, axis: Any = (), keep_dims: bool = False, dtype: Any = "i32") -> Any:
+    """How many elements along axes, or of all, are not 0."""
+    seen = core.cast(core.not_equal(x, core.zeros_like(x)), dtype=element(dtype).name)
+    return _reduced(core.reduce_sum, seen, axis, keep_dims, dtype)
+
+
+def cumprod(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Products up to each element along `dim`."""
+    return as_tensors(core.cum_prod(input if dtype is None else elementwise.Cast()(input, dtype), axis=dim))
