@@ -28,6 +28,7 @@ IMAGE, ROWS = f(4, 6, 8, 10), f(8, 12)
 HEADS = [f(4, 6, 8, 4) for _ in range(3)]
 TOKENS = [f(4, 8, 24) for _ in range(3)]
 IDS = np.array([0, 5, 3, 3, 1, 2, 7, 6], np.int32)
+PROB = 1 / (1 + np.exp(-f(8, 12)))
 SCALE = np.abs(f(6)) + 0.5
 
 
@@ -74,6 +75,13 @@ CASES: dict[str, tuple[Any, list[np.ndarray], list[tuple]]] = {
     "RealDiv": (lambda: ops.RealDiv(), [ROWS, np.abs(f(12)) + 1], [((2, 4), (4,))]),
     "Argmax": (lambda: ops.Argmax(), [ROWS], [((8, 1),), ((2, 1),)]),
     "Gather": (lambda: ops.Gather(), [ROWS, IDS], [((8, 1), (1,)), ((1, 2), (4,))]),
+    "Lerp": (lambda: ops.Lerp(), [ROWS, ROWS + 1, ROWS * 2], [((2, 4), (2, 4), (2, 4))]),
+    "IsNan": (lambda: ops.IsNan(), [np.where(ROWS > 0, ROWS, np.nan)], [((2, 4),)]),
+    "HShrink": (lambda: ops.HShrink(), [ROWS], [((2, 4),)]),
+    "SmoothL1Loss": (lambda: ops.SmoothL1Loss(), [ROWS, ROWS * 2], [((2, 4), (2, 4))]),
+    "BinaryCrossEntropy": (lambda: ops.BinaryCrossEntropy("none"), [PROB, PROB[::-1], ROWS], [((2, 4),) * 3]),
+    "BCEWithLogitsLoss": (lambda: ops.BCEWithLogitsLoss(reduction="none"), [ROWS, PROB, ROWS, PROB], [((2, 4),) * 4]),
+    "NLLLoss": (lambda: First(ops.NLLLoss()), [ROWS, IDS, PROB[0]], [((8, 1), (8,), (1,))]),
     "GatherNd": (lambda: ops.GatherNd(), [IMAGE, np.stack([IDS % 4, IDS % 6], -1)], [
         ((1, 1, 2, 1), (4, 1)), ((1, 1, 1, 2), (1, 1)), ((1, 1, 1, 1), (8, 1)),
     ]),

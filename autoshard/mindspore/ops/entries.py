@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoshard.layout.layout import Layout
@@ -23,6 +23,15 @@ def taken(entry: Entry, dims: Sequence[int | None]) -> Entry:
     if isinstance(entry, Layout):
         return Layout(entry.mesh, [() if i is None else entry.dims[i] for i in dims])
     return tuple(1 if i is None else entry[i] for i in dims)
+
+
+def leading(count: int) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """The strategy of an operator that takes the first of a primitive's tensors, or of all that are split alike."""
+
+    def translate(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
+        return given[:count] if isinstance(given, tuple) else given, out
+
+    return translate
 
 
 def refused(given: Any, right: str) -> StrategyError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops.entries import dims_of, leading, refused, taken
 from autoshard.mindspore.ops.primitive import primitive
 from autoshard.util.errors import ShapeError
 
@@ -34,7 +35,7 @@ def SparseSoftmaxCrossEntropyWithLogits(logits, labels, *, is_grad=False):
     return core.scalar_mul(core.sub(core.softmax(logits), hot), factor=1 / labels.shape[0])
 
 
-@primitive("SmoothL1Loss", core.abs)
+@primitive("SmoothL1Loss", core.abs, leading(1))
 def SmoothL1Loss(prediction, target, *, beta=1.0, reduction="none"):
     """d^2 / (2 beta) of differences d below beta, else |d| - beta / 2."""
     far = core.abs(core.sub(prediction, target))
@@ -53,7 +54,7 @@ def _weighted(losses: Any, weight: Any) -> Any:
     return losses if weight is None else core.mul(losses, weight)
 
 
-@primitive("BCEWithLogitsLoss", core.sub)
+@primitive("BCEWithLogitsLoss", core.softplus, leading(1))
 def BCEWithLogitsLoss(input, target, weight=None, posWeight=None, *, reduction="mean"):
     """The binary cross entropy of the sigmoid of logits, times weights; `posWeight` those of what is to be 1."""
     if posWeight is None:
@@ -68,7 +69,7 @@ _TINY = 1e-12
 """What MindSpore adds under the logarithms of BinaryCrossEntropy."""
 
 
-@primitive("BinaryCrossEntropy", core.log)
+@primitive("BinaryCrossEntropy", core.log, leading(1))
 def BinaryCrossEntropy(input, target, weight=None, *, reduction="mean"):
     """The cross entropy of probabilities with probabilities, times weights."""
     yes = core.mul(target, core.log(core.scalar_add(input, addend=_TINY)))
@@ -89,7 +90,15 @@ def KLDivLoss(logits, labels, *, reduction="mean"):
     return reduced(found, reduction, "KLDivLoss")
 
 
-@primitive("NLLLoss", core.gather_d)
+def _nll_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
+    """Class numbers are looked up as [n, 1]."""
+    ranks = [dims_of(one) for one in given] if isinstance(given, tuple) else []
+    if len(ranks) not in (2, 3) or ranks[:2] != [2, 1]:
+        raise refused(given, "(parts of logits, (parts of labels,), (parts of weight,)), such as ((4, 1), (4,), (1,))")
+    return (given[0], taken(given[1], (0, None))), out
+
+
+@primitive("NLLLoss", core.gather_d, _nll_strategy)
 def NLLLoss(logits, labels, weight, *, reduction="mean", ignore_index=-100):
     """Minus the logarithm of the probability of each row's class, times the weight of the class; and all weights.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
-from autoshard.mindspore.ops.entries import dims_of, refused, taken
+from autoshard.mindspore.ops.entries import dims_of, leading, refused, taken
 from autoshard.mindspore.ops.primitive import plainly, primitive, tensors
 from autoshard.ops.primitive import current_primitive
 from autoshard.util.errors import ShapeError
@@ -131,7 +131,7 @@ def SquaredDifference(x, y):
     return core.square(core.sub(*tensors(x, y)))
 
 
-@primitive("Lerp", core.sub)
+@primitive("Lerp", core.sub, leading(2))
 def Lerp(input, end, weight):
     """input + weight * (end - input)."""
     input, end, weight = tensors(input, end, weight)
@@ -144,7 +144,7 @@ def AddN(inputs):
     return core.add_n(*inputs)
 
 
-@primitive("IsNan", core.not_equal)
+@primitive("IsNan", core.not_equal, lambda attrs, given, out: (given * 2 if isinstance(given, tuple) else given, out))
 def IsNan(x):
     """Where an element is no number."""
     return core.not_equal(x, x)
@@ -256,7 +256,7 @@ def SoftShrink(input, *, lambd=0.5):
     return core.sub(above, core.relu(core.scalar_add(core.neg(input), addend=-lambd)))
 
 
-@primitive("HShrink", core.masked_fill)
+@primitive("HShrink", core.abs)
 def HShrink(input, *, lambd=0.5):
     """x where it is further than `lambd` from 0, else 0."""
     far = core.abs(input)
