@@ -88,13 +88,13 @@ def plan(in_strategy=None, out_strategy=None, **options):
 @pytest.mark.parametrize(
     "given, shown, words",
     [
-        (((8, 1), (1, 1)), None, "dim 0 of operand 0 has size 12, which 8 parts do not divide"),
-        (((1, 4), (4, 1)), None, "dim 1 of operand 0 has size 10, which 4 parts do not divide"),
-        (((1, 1), (1, 5)), None, "dim 1 of operand 1 has size 24, which 5 parts do not divide"),
+        (((8, 1), (1, 1)), None, "dim 0 of operand 0 has size 12, which 8 parts do not divide; 1, 2, 4 do"),
+        (((1, 4), (4, 1)), None, "dim 1 of operand 0 has size 10, which 4 parts do not divide; 1, 2 do"),
+        (((1, 1), (1, 5)), None, "dim 1 of operand 1 has size 24, which 5 parts do not divide; 1, 2, 4, 8 do"),
         (((2,), (1, 4)), None, "tuple 0 has 1 entries, but operand 0 has 2 dims (12, 10)"),
         (((2, 1), (1, 4, 1)), None, "tuple 1 has 3 entries, but operand 1 has 2 dims (10, 24)"),
-        (((2, 1),), None, "it has 1 tuples, but the operator has 2 operands"),
-        (((2, 1), (1, 4), (1,)), None, "it has 3 tuples, but the operator has 2 operands"),
+        (((2, 1),), None, "it has 1 tuples, but the operator has 2 operands, (12, 10), (10, 24)"),
+        (((2, 1), (1, 4), (1,)), None, "it has 3 tuples, but the operator has 2 operands, (12, 10), (10, 24)"),
         (((4, 1), (1, 4)), None, "it makes 16 parts, but there are 8 devices"),
         (((3, 1), (1, 1)), None, "it makes 3 parts, which do not divide the 8 devices"),
         (((3, 1), (1, 2)), None, "it makes 6 parts, which do not divide the 8 devices"),
@@ -418,7 +418,7 @@ def test_a_loss_that_is_no_number_is_shown_not_refused():
 
 
 def test_model_says_what_plan_says():
-    words = "dense1.matmul (MatMul) at {}: dim 0 of operand 0 has size 12, which 8 parts do not divide"
+    words = "dense1.matmul (MatMul) at {}: dim 0 of operand 0 has size 12, which 8 parts do not divide; 1, 2, 4 do"
     text = message(lambda: model(((8, 1), (1, 1))).train(1, rows().batch(12)))
     assert text.endswith(words.format(line("shard")))
     text = message(lambda: model(full_batch=False).train(1, rows().batch(12)), PlanError)

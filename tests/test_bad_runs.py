@@ -116,6 +116,7 @@ def test_a_bad_strategy_on_all_ranks_is_told_once(tmp_path):
     code, err = run(script, 4)
     assert code == 1
     text = (
-        f"strategy ((4, 1)) of relu (ReLU) at {script}:4: dim 0 of operand 0 has size 10, which 4 parts do not divide"
+        f"strategy ((4, 1)) of relu (ReLU) at {script}:4: dim 0 of operand 0 has size 10, which 4 parts do not divide; "
+        "1, 2 do"
     )
     assert len(re.findall(rf"^rank \d failed: StrategyError: {re.escape(text)}$", err, re.MULTILINE)) == 1, err

@@ -255,7 +255,7 @@ def test_text_of_strategies():
 @pytest.mark.parametrize(
     ("text", "shapes", "given_strategy", "message"),
     [
-        ("m k, k n -> m n", SHAPES, ((2, 1),), "it has 1 tuples, but the operator has 2 operands"),
+        ("m k, k n -> m n", SHAPES, ((2, 1),), "it has 1 tuples, but the operator has 2 operands, (24, 12), (12, 40)"),
         (
             "m k, k n -> m n",
             SHAPES,
@@ -278,7 +278,7 @@ def test_text_of_strategies():
             "m k, k n -> m n",
             SHAPES,
             ((1, 8), (8, 1)),
-            "dim 1 of operand 0 has size 12, which 8 parts do not divide",
+            "dim 1 of operand 0 has size 12, which 8 parts do not divide; 1, 2, 4 do",
         ),
         (
             "m k, k n -> m n",

@@ -105,7 +105,8 @@ def parse_strategy(
         )
     shown = f"strategy {show_given(given)} of {what}"
     if len(given) != len(shapes):
-        raise StrategyError(f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands")
+        of = ", ".join(str(tuple(shape)) for shape in shapes)
+        raise StrategyError(f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands, {of}")
     for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
         count = one.rank if isinstance(one, Layout) else len(one)
         if count != len(shape):
@@ -131,7 +132,7 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
     for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
         for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
             where = f"dim {dim} of operand {i}"
-            count = _checked_count(count, size, rule.operands[i][dim], f"{shown}: {where}")
+            count = _checked_count(count, size, rule.operands[i][dim], f"{shown}: {where}", mesh)
             for factor, share in _share(rule, rule.operands[i][dim], count, where, shown):
                 known = parts.setdefault(factor, (share, where))
                 if known[0] != share:
@@ -139,7 +140,7 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
                         f"{shown}: {where} has {share} parts, but {known[1]} has {known[0]}; "
                         f"both are the factor {rule.factors[factor].name} of {rule}"
                     )
-    for factor, share in _made_here(rule, out, shown):
+    for factor, share in _made_here(rule, out, shown, mesh):
         parts.setdefault(factor, (share, "a result"))
     counts = [parts.get(i, (1, ""))[0] for i in range(len(rule.factors))]
     _check_devices(math.prod(counts), mesh, shown)
@@ -151,7 +152,7 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
         raise StrategyError(f"{shown}: {error}") from None
 
 
-def _made_here(rule: Rule, out: Sequence, shown: str) -> Iterator[tuple[int, int]]:
+def _made_here(rule: Rule, out: Sequence, shown: str, mesh: Mesh) -> Iterator[tuple[int, int]]:
     """The parts of factors that results have and operands have not."""
     own = {i for dims in rule.operands for dim in dims for i in dim}
     for i, (counts, dims) in enumerate(zip(out, rule.results, strict=False)):
@@ -159,17 +160,21 @@ def _made_here(rule: Rule, out: Sequence, shown: str) -> Iterator[tuple[int, int
         for at, dim in enumerate(dims if isinstance(counts, tuple) and len(counts) == len(dims) else ()):
             if not own.issuperset(dim):
                 where = f"dim {at} of result {i}"
-                count = _checked_count(counts[at], shape[at], dim, f"{shown}: {where}")
+                count = _checked_count(counts[at], shape[at], dim, f"{shown}: {where}", mesh)
                 yield from _share(rule, dim, count, where, shown)
 
 
-def _checked_count(count: object, size: int, dim: Dim, where: str) -> int:
+def _checked_count(count: object, size: int, dim: Dim, where: str, mesh: Mesh) -> int:
     if not isinstance(count, int | np.integer) or count < 1:
         raise StrategyError(f"{where} has {count!r} parts; it needs a whole number of at least 1")
     if count > 1 and not dim:
         raise StrategyError(f"{where} is broadcast and cannot be split")
     if size % count:
-        raise StrategyError(f"{where} has size {size}, which {count} parts do not divide")
+        fitting = [n for n in range(1, mesh.devices + 1) if mesh.devices % n == 0 == size % n]
+        raise StrategyError(
+            f"{where} has size {size}, which {count} parts do not divide; {', '.join(map(str, fitting[-4:]))} "
+            f"{'do' if fitting[1:] else 'does'}"
+        )
     return int(count)
 
 

@@ -220,7 +220,7 @@ class Problem:
         """A node in an error's words, with the line where the user configured it or else wrote it."""
         annotation = self.annotations.get(node)
         source = annotation.source if annotation is not None and annotation.source else node.source
-        return f"{node.label} ({node.op.name}){where(source)}"
+        return f"{node.label} ({getattr(annotation, 'called', '') or node.op.name}){where(source)}"
 
     def _read(self, node: Node, annotation: Annotation) -> Strategy:
         what = self.describe(node)

@@ -32,11 +32,15 @@ from autoshard.util.source import Source, caller
 
 @dataclass(frozen=True)
 class NodeAnnotation:
-    """What a user fixed for one node: per operand and per result the parts of each dim, or a Layout."""
+    """What a user fixed for one node: per operand and per result the parts of each dim, or a Layout.
+
+    `called` is what the user calls the operator, where that is another name than its own.
+    """
 
     in_strategy: tuple[Entry, ...] | None
     out_strategy: tuple[Entry, ...] | None = None
     source: Source | None = None
+    called: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +245,8 @@ class TraceRecorder(Recorder):
         if primitive is None or primitive.operator is not node.op:
             return
         if primitive.in_strategy is not None or primitive.out_strategy is not None:
-            self.annotations[node] = NodeAnnotation(primitive.in_strategy, primitive.out_strategy, primitive.source)
+            given = primitive.in_strategy, primitive.out_strategy, primitive.source
+            self.annotations[node] = NodeAnnotation(*given, type(primitive).__name__)
 
     def _fixed(self, tensor: TracedTensor, name: str, entry: Entry, source: Source | None) -> TracedTensor:
         """The tensor behind an Identity node that carries the strategy."""

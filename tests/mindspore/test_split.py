@@ -167,6 +167,12 @@ def test_a_strategy_of_another_form_names_the_operator_and_the_line() -> None:
         net.prelu.shard(((2, 4), (2,)))
 
 
+def test_a_strategy_that_does_not_fit_names_the_primitive_and_what_would() -> None:
+    pool = ops.MaxPool(2, 2).shard(((3, 1, 1, 1),))
+    with pytest.raises(StrategyError, match=r"\(MaxPool\) at .*size 4, which 3 parts do not divide; 1, 2, 4 do"):
+        ash.plan(lambda x: pool(x), (IMAGE,), devices=8)
+
+
 def test_each_dropout_of_a_cell_has_a_state_of_its_own() -> None:
     class Two(nn.Cell):
         def __init__(self) -> None:
