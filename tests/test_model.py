@@ -360,6 +360,7 @@ def test_checkpoints_are_kept_and_load(tmp_path):
     held = ash.load_checkpoint(tmp_path / "deep" / "ffn-2_5.safetensors")
     report = ash.load_param_into_net(fresh, held)
     assert not report.missing and set(report.unexpected) == {f"moments.{one.name}" for one in net.trainable_params()}
+    assert ash.load_param_into_net(fresh, held, strict_load=True) == report  # states may be there besides
     alone = ash.load_param_into_net(fresh, {name: held[name] for name in net.parameters_dict()})
     assert not alone and str(alone) == "all parameters were loaded"
     for name, one in net.parameters_dict().items():

@@ -99,10 +99,11 @@ def load_param_into_net(net: Any, parameter_dict: Mapping[str, np.ndarray], stri
 
     Args:
         net: a Cell.
-        strict_load: raise also when names are left over on either side.
+        strict_load: raise also when the network has parameters that are not there. What is there besides, such as
+            states of the optimizer, is reported.
 
     Raises:
-        CheckpointError: a shape that differs, nothing in common, or (strict_load) names left over.
+        CheckpointError: a shape that differs, nothing in common, or (strict_load) parameters that are not there.
     """
     held = net.parameters_dict()
     report = LoadReport(
@@ -110,7 +111,7 @@ def load_param_into_net(net: Any, parameter_dict: Mapping[str, np.ndarray], stri
         tuple(name for name in parameter_dict if name not in held),
     )
     common = {name: (one, np.asarray(parameter_dict[name])) for name, one in held.items() if name in parameter_dict}
-    if not common or (strict_load and report):
+    if not common or (strict_load and report.missing):
         raise CheckpointError(f"cannot load the checkpoint into {type(net).__name__}: {report}")
     for name, (one, array) in common.items():
         if array.shape != tuple(one.shape):
