@@ -38,6 +38,7 @@ FINITE = {
     "torch_dtype": "types of numbers",
     "numpy_dtype": "types of numbers",
     "fitting": "what operators declare, by numbers of operands",
+    "marker": "operators that modules of ours put into torch's graphs",
 }
 """Functions that remember everything, and why that is not much."""
 
