@@ -32,11 +32,12 @@ from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
-from autoshard.util.errors import AutoshardError
+from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.notebook import table
 from costmodel import Hardware, format_bytes, format_seconds
 
 AUTO = "auto"
+DATASET, WHOLE = "dataset_strategy", "full_batch"
 STAGED = "stages"
 """The begin of the names of plans in stages."""
 
@@ -165,6 +166,8 @@ def compare(
         check_dataset_strategy("dataset_strategy", settings["dataset_strategy"])
     untraced = target, inputs
     if is_module(target):
+        if pipelines:
+            raise PlanError(f"compare: {', '.join(pipelines)} cuts a training step into stages; a module has none")
         target = read_module(target)
         for mesh in meshes:
             planning(target, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
@@ -212,9 +215,11 @@ def _in_stages(
 ) -> Contender:
     """A plan in stages, by the schedule that takes least."""
     begun = time.perf_counter()
-    known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics") if name in settings}
+    known = {name: value for name, value in settings.items() if name != DATASET}
     name = f"{STAGED} {pipeline}"
     try:
+        if settings.get(DATASET, WHOLE) != WHOLE:
+            raise PlanError(f"data inputs of stages lie whole on every rank; {DATASET} is {settings[DATASET]!r}")
         planned = plan_pipeline(target, inputs, mesh, pipeline=pipeline, schedule=AUTO, memory=limit, **known)
     except AutoshardError as error:
         return Contender(name, str(mesh or ""), time.perf_counter() - begun, why=str(error))

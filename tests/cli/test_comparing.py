@@ -63,6 +63,15 @@ def test_stages_stand_beside_plans_in_one_piece(cli):
     assert "stages dp=2/tp=2" in out and "waits" in out and "over stages" in out
 
 
+def test_stages_that_cannot_be_compared_say_why(cli):
+    settings = {"pipelines": ["tp=4/tp=4"], "dataset_strategy": "data_parallel"}
+    (one,) = compare(training(None), meshes=[MESH], **settings)
+    assert one.cost is None and "lie whole on every rank" in one.why
+    module = Path(__file__).parents[2] / "sample_code" / "06_shardings_by_rule" / "mlp.mlir"
+    code, _, err = cli("compare", str(module), "--pipeline", "auto")
+    assert code == 2 and "a module has none" in err
+
+
 def test_a_training_step_is_searched_for_stages_by_default():
     step = training(None).traced
     assert default_pipelines(step, [MESH]) == ("auto",)
