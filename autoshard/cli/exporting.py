@@ -93,8 +93,7 @@ def export(
     settings["statistics"] = statistics
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        other = None if dataset_strategy == DATASET else dataset_strategy
-        check_staged({"--against": against, "--dataset-strategy": other})
+        check_staged(dataset_strategy, {"--against": against})
         record = _stages_exported(
             to, output, lambda: planned_stages(target, devices, mesh, option, **stages, **settings)
         )

@@ -192,16 +192,18 @@ def read_stages(
     return {**found, "stages": _stages(stage) if stage else None}
 
 
-def check_staged(unlike: Mapping[str, Any]) -> None:
+def check_staged(dataset_strategy: str, unlike: Mapping[str, Any] | None = None) -> None:
     """That nothing is asked of a plan in stages that only one in one piece has.
 
     Args:
-        unlike: options, None where they are not given.
+        dataset_strategy: data inputs of stages lie whole on every rank.
+        unlike: other options, None where they are not given.
 
     Raises:
         ContextError: one is given.
     """
-    wrong = [name for name, value in unlike.items() if value is not None]
+    given = {**(unlike or {}), "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy}
+    wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
 

@@ -113,12 +113,7 @@ def plan(
     if stages is not None:
         unlike = {"--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
-        unlike |= {
-            "--sort": sort,
-            "--columns": columns,
-            "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy,
-        }
-        check_staged(unlike)
+        check_staged(dataset_strategy, {**unlike, "--sort": sort, "--columns": columns})
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         settings["statistics"] = statistics
         found = planned_stages(target, devices, mesh, option, **stages, **settings)
@@ -199,9 +194,8 @@ def dump(
         planned = planned_target(target, devices, mesh, option, **settings)
         count = planned.plan.mesh.devices
     else:
-        given = None if dataset_strategy == DATASET else dataset_strategy
-        check_staged({"--option": option or None, "--dataset-strategy": given})
-        planned = planned_stages(target, devices, mesh, **stages, **settings)
+        check_staged(dataset_strategy)
+        planned = planned_stages(target, devices, mesh, option, **stages, **settings)
         count = planned.devices
     with doing("writing the dumps"):
         files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, count))))

@@ -188,8 +188,7 @@ def explain(
     settings = {"hardware": hardware, "memory": memory, "micro_batches": micro_batches, "statistics": statistics}
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        other = None if dataset_strategy == DATASET else dataset_strategy
-        check_staged({"--pass": which, "--conservative": conservative or None, "--dataset-strategy": other})
+        check_staged(dataset_strategy, {"--pass": which, "--conservative": conservative or None})
         staged = planned_stages(target, devices, mesh, option, search=search, **stages, **settings)
         _print_explained(ExplainRecord(value, stages=staged.explained(value)), as_json)
         return

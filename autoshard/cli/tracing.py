@@ -75,7 +75,7 @@ def trace(
     settings["statistics"] = statistics
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        check_staged({"--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy})
+        check_staged(dataset_strategy)
         staged = planned_stages(target, devices, mesh, option, **stages, **settings)
         data, seconds = _of_stages(staged, ranks), staged.price.seconds
     else:

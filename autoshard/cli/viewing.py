@@ -100,13 +100,8 @@ def view(
     settings |= {"micro_batches": micro_batches, "statistics": statistics}
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
-        unlike = {
-            "--against": against,
-            "--plot": plotted,
-            "a second target": targets[1:] or None,
-        }
-        unlike["--dataset-strategy"] = None if dataset_strategy == DATASET else dataset_strategy
-        check_staged(unlike)
+        unlike = {"--against": against, "--plot": plotted, "a second target": targets[1:] or None}
+        check_staged(dataset_strategy, unlike)
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         asked["statistics"] = statistics
         planned = planned_stages(targets[0], devices, mesh, option, **stages, **asked)

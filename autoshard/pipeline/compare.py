@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned, plan
-from autoshard.api.arguments import known_hardware
+from autoshard.api.arguments import known_hardware, known_mesh
 from autoshard.frontends.planning import is_module, planning, read_module
 from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.layout.mesh import Mesh
+from autoshard.pipeline.found_stages import AUTO
 from autoshard.pipeline.planned.cost import step_cost
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.planning import plan_pipeline
@@ -36,7 +37,6 @@ from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.notebook import table
 from costmodel import Hardware, format_bytes, format_seconds
 
-AUTO = "auto"
 DATASET, WHOLE = "dataset_strategy", "full_batch"
 STAGED = "stages"
 """The begin of the names of plans in stages."""
@@ -195,19 +195,15 @@ def default_pipelines(target: Any, meshes: Sequence[Mesh | str | None]) -> tuple
     """How a target is planned in stages unless people say how: searched, a training step on several devices."""
     if not isinstance(target, Traced) or not target.graph.cotangents or not target.graph.updates:
         return ()
-    return (AUTO,) if any(_parsed(mesh).devices > 1 for mesh in meshes if mesh is not None) else ()
+    return (AUTO,) if any(known_mesh(mesh).devices > 1 for mesh in meshes if mesh is not None) else ()
 
 
 def _meshes_of(pipeline: str, meshes: Sequence[Mesh | str | None]) -> list[Mesh | None]:
     """The meshes on which a pipeline is planned: where a search chooses them one for each number of devices."""
-    known = [_parsed(mesh) for mesh in meshes if mesh is not None]
+    known = [known_mesh(mesh) for mesh in meshes if mesh is not None]
     if pipeline == AUTO:
         return [Mesh.flat(count) for count in dict.fromkeys(mesh.devices for mesh in known)]
     return list(known) if "=" not in pipeline else [None]
-
-
-def _parsed(mesh: Mesh | str) -> Mesh:
-    return Mesh.parse(mesh) if isinstance(mesh, str) else mesh
 
 
 def _in_stages(

@@ -24,10 +24,9 @@ from autoshard.exporters.trace import (
     slice_of,
 )
 from autoshard.pipeline.planned.data import PipelineData
-from autoshard.pipeline.planned.price import Busy, PipelinePrice, places_of
+from autoshard.pipeline.planned.price import Busy, PipelinePrice, once_label
 from autoshard.pipeline.planned.programs import Place
 from autoshard.pipeline.schedules.action import Action
-from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
 from autoshard.search.planned import PlannedData
 
 MOST_PIECES = 400_000
@@ -85,16 +84,14 @@ class _StagesWriter:
         """Whether instructions are shown, too."""
         pieces = self.planned.programs.pieces
         ones = (one for group in self.ranks.values() for one in self.busy[group])
-        return (
-            sum(len(pieces[place].program.instructions) for one in ones for place in self._places(one)) <= MOST_PIECES
-        )
+        return sum(len(pieces[place].program.instructions) for one in ones for place in one.places) <= MOST_PIECES
 
     def events(self, words: str) -> Iterator[Event]:
         """What is predicted."""
         for rank, group in self.ranks.items():
             yield from self._head(rank, rank, self.lanes[group], words)
             for one in self.busy[group]:
-                yield slice_of(self._title(one), rank, 0, (one.start, one.end), self._told(one), SCHEDULE)
+                yield slice_of(one.label, rank, 0, (one.start, one.end), self._told(one), SCHEDULE)
                 if self.has_pieces:
                     yield from self._pieces(one, rank)
             yield from self._memory(rank, group)
@@ -106,7 +103,7 @@ class _StagesWriter:
         yield from self._head(pid, rank, [SCHEDULE], " measured")
         for one in spans:
             (stage, kind), micro = pieces[one.moment]
-            name = "once before" if kind == ONCE else "update" if micro is None else str(Action(kind, stage, micro))
+            name = once_label(kind) if micro is None else str(Action(kind, stage, micro))
             told = {"stage": stage} if micro is None else {"stage": stage, "micro_batch": micro, "kind": kind}
             yield slice_of(name, pid, 0, (one.start, one.end), told, SCHEDULE)
 
@@ -131,31 +128,15 @@ class _StagesWriter:
         lanes = dict.fromkeys(lane for one in own for lane in one)
         return [SCHEDULE, COMPUTE, *(lane for lane in lanes if lane != COMPUTE)]
 
-    def _title(self, one: Busy) -> str:
-        if one.action is None:
-            return "once before" if one.once == ONCE else "update"
-        return str(one.action)
-
     def _told(self, one: Busy) -> dict[str, Any]:
         if one.action is None:
             return {}
         return {"stage": one.action.stage, "micro_batch": one.action.micro, "kind": one.action.kind}
 
-    def _places(self, one: Busy) -> Iterator[Place]:
-        """The pieces that a group runs then, in order."""
-        pieces, stages = self.planned.programs.pieces, self.planned.schedule.chunks(one.group)
-        if one.action is not None:
-            yield from (place for place in places_of(one.action, stages) if place in pieces)
-            return
-        for place in pieces:
-            once = place[1] == ONCE if one.once == ONCE else not runs_per_micro_batch(place[1]) and place[1] != ONCE
-            if place[0] in stages and once:
-                yield place
-
     def _pieces(self, one: Busy, rank: int) -> Iterator[Event]:
         """The instructions, one piece behind the other."""
         start = one.start
-        for place in self._places(one):
+        for place in one.places:
             writer, spans = self._pieces_of[place]
             yield from (writer.slice(span, rank, self.lanes[one.group], start) for span in spans)
             start += max((span.end for span in spans), default=0.0)
@@ -183,7 +164,7 @@ class _StagesWriter:
         """From what sends to what receives, wherever a rank of both groups is shown."""
         first = {group: rank for rank, group in reversed(self.ranks.items())}
         acting = [(one, one.action.micro) for ones in self.busy.values() for one in ones if one.action is not None]
-        at = {(place, micro): one for one, micro in acting for place in self._places(one)}
+        at = {(place, micro): one for one, micro in acting for place in one.places}
         number = 0
         for (source, target), values in self._messages().items():
             for micro in range(self.planned.schedule.micro_batches):

@@ -84,8 +84,7 @@ class PipelineData:
         own = {place: one for place, one in self.programs.pieces.items() if place[0] in stages}
         found: list[tuple[Place, int | None]] = [((stage, ONCE), None) for stage in stages if (stage, ONCE) in own]
         for action in self.schedule.orders[group]:
-            places = ((action.stage, kind) for kind in action.pieces)
-            found += [(place, action.micro) for place in places if place in own]
+            found += [(place, action.micro) for place in self.programs.places(action)]
         return found + [(place, None) for place in update_rounds(own)]
 
     def stage_planned(self, number: int) -> PlannedData:

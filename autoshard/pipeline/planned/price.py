@@ -60,14 +60,25 @@ class StageMemory:
 
 
 class Busy(NamedTuple):
-    """What a group of devices does for a while: an action of the schedule, or its pieces `once` in a step, before the
-    micro batches (ONCE) or after them (UPDATE); seconds from the begin of the step."""
+    """What a group of devices does for a while: the pieces of an action of the schedule, or those that run once in a
+    step, before the micro batches (`kind` is ONCE) or after them (UPDATE); seconds from the begin of the step."""
 
     group: int
+    kind: str
     start: float
     end: float
+    places: tuple[Place, ...]
     action: Action | None = None
-    once: str = ""
+
+    @property
+    def label(self) -> str:
+        """In a word: `2F0`, the forward of stage 2 for micro batch 0."""
+        return once_label(self.kind) if self.action is None else str(self.action)
+
+
+def once_label(kind: str) -> str:
+    """What pieces of a kind that run once in a step are called."""
+    return "once before" if kind == ONCE else "update"
 
 
 @dataclass(frozen=True)
@@ -157,16 +168,17 @@ class PipelinePrice:
         return tuple(one for group in range(self.planned.schedule.ranks) for one in self._busy(group))
 
     def _busy(self, group: int) -> Iterator[Busy]:
-        line, begin, pieces = self.timeline, max(self.before), self.planned.programs.pieces
-        end, stages = begin, self.planned.schedule.chunks(group)
+        line, begin = self.timeline, max(self.before)
+        once = [place for place, micro in self.planned.pieces_of(group) if micro is None]
+        before, end = tuple(place for place in once if place[1] == ONCE), begin
         if self.before[group]:
-            yield Busy(group, 0.0, self.before[group], once=ONCE)
+            yield Busy(group, ONCE, 0.0, self.before[group], before)
         for action in line.orders[group]:
-            if any(place in pieces for place in places_of(action, stages)):
+            if places := self.planned.programs.places(action):
                 end = begin + float(line.ends[action])
-                yield Busy(group, begin + float(line.starts[action]), end, action)
+                yield Busy(group, action.kind, begin + float(line.starts[action]), end, places, action)
         if self.updates[group]:
-            yield Busy(group, end, end + self.updates[group], once=UPDATE)
+            yield Busy(group, UPDATE, end, end + self.updates[group], tuple(once[len(before) :]))
 
     @cached_property
     def held(self) -> tuple[tuple[tuple[float, int], ...], ...]:
@@ -270,7 +282,7 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Actio
     It is what `execute.group` holds, by the same order: a value from its making, or its arrival where it is needed, to
     its last use.
     """
-    programs, stages = planned.programs, planned.schedule.chunks(number)
+    programs = planned.programs
     held: dict[tuple[int, int], tuple[str, object, int]] = {}
     left: Counter[tuple[int, int]] = Counter()
 
@@ -279,9 +291,7 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Actio
         left[route.number, micro] = len(route.readers)
 
     for action in planned.schedule.orders[number]:
-        for place in places_of(action, stages):
-            if place not in programs.pieces:
-                continue
+        for place in programs.places(action):
             arriving = [route for route in programs.arriving[place].values() if route.is_repeated]
             for route in arriving:
                 if (route.number, action.micro) not in held:
@@ -295,8 +305,3 @@ def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[Actio
                 left[route.number, action.micro] -= 1
                 if not left[route.number, action.micro]:
                     del held[route.number, action.micro]
-
-
-def places_of(action: Action, stages: tuple[int, ...]) -> Iterator[Place]:
-    """The pieces that a group of these stages runs for an action."""
-    return ((action.stage, kind) for kind in action.pieces if action.stage in stages)

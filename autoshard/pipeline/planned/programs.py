@@ -14,6 +14,7 @@ from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Program, Register
 from autoshard.pipeline.planned.stage_plan import StageGraph, piece_plan
+from autoshard.pipeline.schedules.action import Action
 from autoshard.pipeline.stages.cut import StagePiece
 from autoshard.pipeline.stages.whole import StagedStep, runs_per_micro_batch
 from autoshard.pipeline.transfers.deal import GroupLayout, is_same
@@ -122,6 +123,10 @@ class Programs:
         for route in self.routes:
             found[route.source] = (*found[route.source], route)
         return found
+
+    def places(self, action: Action) -> tuple[Place, ...]:
+        """The pieces that an action runs, in order; none of sends and receives."""
+        return tuple((action.stage, kind) for kind in action.pieces if (action.stage, kind) in self.pieces)
 
     def held_as(self, route: Route) -> tuple[object, int]:
         """What stands for a route in memory, and its bytes: values that a program leaves in one register are one."""

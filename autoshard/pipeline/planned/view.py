@@ -63,8 +63,8 @@ def _busy(one: Busy) -> dict[str, Any]:
     """What a group does, for the page."""
     found: dict[str, Any] = {"group": one.group, "start": one.start, "seconds": one.end - one.start}
     if one.action is None:
-        return {**found, "kind": one.once}
-    return {**found, "kind": str(one.action.kind), "stage": one.action.stage, "micro": one.action.micro}
+        return {**found, "kind": one.kind}
+    return {**found, "kind": one.kind, "stage": one.action.stage, "micro": one.action.micro}
 
 
 def _held(price: PipelinePrice, group: int) -> list[tuple[float, int]]:
