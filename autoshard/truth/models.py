@@ -133,10 +133,20 @@ def _feed_forward(model: DecoderModel) -> nn.Cell:
     return nn.FeedForward(model.hidden, model.inner, has_bias=model.builder == "gpt")
 
 
+class LossApart(nn.Cell):
+    """The mean loss of the next tokens in PyTorch's eager kernels, which keep the logarithms of a softmax in f32 and
+    make their gradient from one of ones and zeros (`torch.nn.functional.cross_entropy`)."""
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        every = ops.log_softmax(logits, axis=-1)
+        true = ops.gather_d(every, ops.reshape(labels, shape=(*labels.shape, 1)), dim=-1)
+        return ops.neg(ops.reduce_mean(true, axis=(0, 1, 2)))
+
+
 class Decoder(nn.Cell):
     """Embedding, layers, norm, logits; returns the mean loss of the next tokens."""
 
-    def __init__(self, model: DecoderModel, sequence: int, how: str, kind: DType) -> None:
+    def __init__(self, model: DecoderModel, sequence: int, how: str, loss: str, kind: DType) -> None:
         super().__init__()
         self.kind = kind
         self.tied = not model.is_llama
@@ -147,7 +157,7 @@ class Decoder(nn.Cell):
             self.head = nn.Dense(model.hidden, model.vocabulary, has_bias=False)
         self.layers = nn.CellList([Layer(model, how) for _ in range(model.layers)])
         self.norm = _norm(model)
-        self.loss = nn.TokenLoss()
+        self.loss = nn.TokenLoss() if loss == FUSED else LossApart()
 
     def construct(self, words: Any, labels: Any) -> Any:
         with computed_in(self.kind):
@@ -226,7 +236,7 @@ def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     model = row.model
     sized = DecoderModel(**{**{name: getattr(model, name) for name in model.__struct_fields__}, "layers": layers})
     kind = dtype("f16" if row.precision == "f16" else "bf16")
-    network = Decoder(sized, row.sequence, attention_of(row), kind)
+    network = Decoder(sized, row.sequence, attention_of(row), row.loss, kind)
     network.set_train()
     words = TensorType((samples, row.sequence), dtype("i32"))
     optimizer = optim.Adam(network.trainable_params(), 1e-4)

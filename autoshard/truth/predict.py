@@ -174,7 +174,7 @@ def _alike(row: Row) -> tuple:
     model = row.model
     sizes = tuple(getattr(model, name) for name in model.__struct_fields__ if name != "layers")
     return (sizes, row.sequence, row.hardware, row.axes.of_stage, row.plan, row.micro_batch, row.recompute,
-            row.precision, row.attention, row.fusion, row.overlap)  # fmt: skip
+            row.precision, row.attention, row.loss, row.fusion, row.overlap)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,10 @@ class Row(Record, frozen=True):
         Literal["apart", "older", "fused"],
         described("several kernels, the first fused ones (FlashAttention, early 2023), or FlashAttention-2 and later"),
     ] = "fused"
+    loss: Annotated[
+        Literal["fused", "apart"],
+        described("one kernel of logits, whatever splits these; or logarithms of a softmax in f32, and one of each row"),
+    ] = "fused"
     reduced: Annotated[
         Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")
     ] = "step"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from autoshard import nn
 from autoshard.api import plan
 from autoshard.partition.verify import verify_program
 from autoshard.truth import predict
-from autoshard.truth.models import step_of
+from autoshard.truth.models import LossApart, step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
 from autoshard.truth.rates import adding_seconds, rates_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
@@ -46,8 +48,20 @@ WHOLE = {
     "tensor parallel, attention again": row("b", GPT, "megatron_sp", ParallelDegrees(tp=2), recompute="attention",
                                             attention="apart"),
     "every second product again": row("c", LLAMA, "zero3", ParallelDegrees(dp=2), recompute="products"),
+    "loss apart": row("e", LLAMA, "zero3", ParallelDegrees(dp=2), loss="apart"),
     "both axes": row("d", LLAMA, "megatron", ParallelDegrees(dp=2, tp=2)),
 }  # fmt: skip
+
+
+def test_a_loss_apart_is_the_loss_and_holds_two_more_of_its_logits():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((2, 5, 7)).astype("f4"), rng.integers(0, 7, (2, 5)).astype("i4")
+    apart, fused = (float(cell(logits, labels)) for cell in (LossApart(), nn.TokenLoss()))
+    assert apart == pytest.approx(fused, rel=1e-6)
+    model = DecoderModel("llama", 64, 4, 4, 4096, ffn=160, kv_heads=2)
+    peaks = [Predictor()(row("a", model, "zero3", ParallelDegrees(dp=2), loss=loss)).peak_bytes for loss in ("fused", "apart")]
+    copy = 2 * 24 * 4096 * 4
+    assert peaks[1] - peaks[0] == pytest.approx(2 * copy, rel=0.05)  # the logarithms, and ones and zeros
 
 
 @pytest.mark.parametrize("name", WHOLE)
