@@ -122,7 +122,7 @@ class Row(Record, frozen=True):
     ] = "fused"
     loss: Annotated[
         Literal["fused", "apart"],
-        described("one kernel of logits, whatever splits these; or logarithms of a softmax in f32, and one of each row"),
+        described("one kernel of logits, or the logarithms of a softmax in f32 and one of each row taken from them"),
     ] = "fused"
     reduced: Annotated[
         Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")
