@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.hardware import Device, Hardware, Link, Topology
+from costmodel.preset_torus import TORUS_PRESETS
 
 TERA, GIGA, GB, GIB, US = 1e12, 1e9, 1e9, 2**30, 1e-6
 
 # Seconds between two kernels of a stream; what a host takes to start them (4 to 10 us) hides behind long ones.
-# planning: 1 to 2 us. Compiled TPU programs start operators from the chip itself. The Ascend figure is the floor that
+# planning: 1 to 2 us.  The Ascend figure is the floor that
 # PyTorch's AutoParallel uses for GPUs.
 _GPU_LAUNCH = 1.5 * US
-_TPU_LAUNCH = 1 * US  # planning
 _ASCEND_LAUNCH = 7 * US  # planning
 
 # Seconds of a round over NVLink: a gather by doubling takes log2 (ranks) of them, an all-reduce twice as many.
@@ -28,7 +28,6 @@ _NVLINK3_ROUND, _NVLINK4_ROUND, _NVLINK5_ROUND = 11.5 * US, 10 * US, 27 * US
 _ETHERNET_STEP = 14 * US  # planning: NCCL's network step with the simple protocol
 _INFINIBAND_STEP = 14 * US  # NCCL's network ring step with the simple protocol, which large messages take
 _INFINIBAND_GATHER = 40 * US  # a gather among 2 x 8 H100 takes 70 us beside its bytes (NCCL 2.27.5), 30 within nodes
-_DCN_STEP = 20 * US  # planning
 
 
 # Shares of memory bandwidth that kernels reach on NVIDIA's parts: 0.906 of copies, 0.914 of two reads and a write on an
@@ -92,6 +91,33 @@ _CPU = Hardware(
                     3 * US,
                     8 * GB,
                     source="planning: two MPI ranks that exchange buffers through shared memory; measure",
+                ),
+            ),
+        )
+    ),
+)
+
+_CPU_GLOO = Hardware(
+    "cpu-gloo",
+    replace(
+        _CPU.device,
+        name="cpu core under PyTorch",
+        peak_flops=tuple(
+            (kind, 30 * GIGA if kind in ("f16", "bf16") else rate) for kind, rate in _CPU.device.peak_flops
+        ),
+        launch_seconds=3 * US,  # planning: a call of PyTorch on a few elements
+        fusion="eager",
+        source="planning: as cpu; products of 16 bits by oneDNN at half the rate of f32",
+    ),
+    Topology(
+        (
+            (
+                None,
+                Link(
+                    "gloo",
+                    80 * US,
+                    2.2 * GB,
+                    source="measured: all-reduces of 4 bytes and of 32 MiB among two processes of a host, PyTorch 2.13",
                 ),
             ),
         )
@@ -254,61 +280,65 @@ _B200 = Hardware(
 )
 
 
-def _tpu(name: str, device: Device, pod: int, torus: str, ici: float, dcn_gbits: int) -> Hardware:
-    """A pod of TPUs; `ici` is the bytes per second that a chip sends along one torus axis, both ways."""
-    inside = Link(
-        f"ICI, one axis of a {torus}",
-        1 * US,  # planning: one hop
-        ici,
-        source="planning: both links of one wrapped torus axis, 0.9 of line rate; an axis of 2 or without "
-        "wrap-around gets half, and an all_to_all over n > 4 ranks takes n/4 times longer than a crossbar",
-    )
-    outside = Link(
-        "data center network",
-        _DCN_STEP,
-        dcn_gbits / 8 * GB,
-        source="Google Cloud TPU documentation, Gb/s per chip",
-    )
-    return Hardware(name, device, Topology(((pod, inside), (None, outside))))
-
-
-def _tpu_device(name: str, bf16: float, i8: float, bandwidth: float, memory_bytes: int) -> Device:
-    return Device(
-        name,
-        # bf16 and i8 as documented; f32 as six bf16 passes of the matrix unit, planning; i32 like f32,
-        # planning
-        (("f32", bf16 / 6), ("bf16", bf16), ("f16", bf16 / 6), ("i8", i8), ("i32", bf16 / 6)),
-        memory_bandwidth=bandwidth,
-        memory_bytes=memory_bytes,
-        launch_seconds=_TPU_LAUNCH,
-        source="Google Cloud TPU documentation for bf16, i8 and HBM; other dtypes are planning figures",
-    )
-
-
-_TPU_V4 = _tpu(
-    "tpu_v4",
-    _tpu_device("TPU v4", 275 * TERA, 275 * TERA, 1228 * GB, 32 * GIB),
-    pod=4096,
-    torus="3-D torus",
-    ici=90 * GB,
-    dcn_gbits=25,  # DCN: planning, the documentation names none
+_GB200 = replace(
+    _B200,
+    name="gb200",
+    device=replace(
+        _B200.device,
+        name="B200 of a GB200 NVL72 (1200 W)",
+        # datasheet of the NVL72 over its 72 devices; its figures for f16 and below assume sparsity and are halved here
+        peak_flops=(
+            ("f64", 40 * TERA),
+            ("f32", 80 * TERA),
+            ("tf32", 1250 * TERA),
+            ("f16", 2500 * TERA),
+            ("bf16", 2500 * TERA),
+            ("f8", 5000 * TERA),
+            ("i8", 5000 * TERA),
+            ("i32", 80 * TERA),
+        ),  # i32: as f32, planning
+        memory_bandwidth=8000 * GB,  # datasheet: 576 TB/s of 72
+        memory_bytes=186 * 10**9,  # datasheet: 13.4 TB of 72
+        source="NVIDIA GB200 NVL72 datasheet; planning: shares of the peaks are the B200's",
+    ),
+    topology=Topology(((72, _B200.topology.levels[0][1]), _B200.topology.levels[1])),
 )
-_TPU_V5E = _tpu(
-    "tpu_v5e",
-    _tpu_device("TPU v5e", 197 * TERA, 393 * TERA, 819 * GB, 16 * GIB),
-    pod=256,
-    torus="2-D torus",
-    ici=90 * GB,
-    dcn_gbits=25,
-)
-_TPU_V5P = _tpu(
-    "tpu_v5p",
-    _tpu_device("TPU v5p", 459 * TERA, 918 * TERA, 2765 * GB, 95 * GIB),
-    pod=8960,
-    torus="3-D torus",
-    ici=180 * GB,
-    dcn_gbits=50,
-)
+
+_MI300X = Hardware(
+    "mi300x",
+    Device(
+        "Instinct MI300X (750 W)",
+        # datasheet, dense; f64 and f32 of matrix cores
+        (
+            ("f64", 163.4 * TERA),
+            ("f32", 163.4 * TERA),
+            ("tf32", 653.7 * TERA),
+            ("f16", 1307.4 * TERA),
+            ("bf16", 1307.4 * TERA),
+            ("f8", 2614.9 * TERA),
+            ("i8", 2614.9 * TERA),
+            ("i32", 81.7 * TERA),
+        ),  # i32: half of f32, planning
+        memory_bandwidth=5300 * GB,  # datasheet
+        memory_bytes=192 * GIB,  # datasheet
+        launch_seconds=_GPU_LAUNCH,
+        memory_efficiency=0.8,  # planning
+        # The most that products of any shape reach is 668 TF/s (stas00/ml-engineering, compute/accelerator). Those of
+        # training reach 0.77 of such a figure on H100, 0.89 on A100, 0.64 on B200: 0.8 of it is planned with.
+        compute_efficiency=0.8 * 668 / 1307.4,
+        attention_efficiency=0.28,  # planning: as much less than products as on H100
+        memory_overlap=0.0,
+        source="AMD Instinct MI300X datasheet; share of products from the best that was measured",
+    ),
+    Topology(
+        (
+            # datasheet: seven links of 64 GB/s one way, to each of the others
+            (8, Link("Infinity Fabric", 10 * US, 310 * GB, source="planning: 0.7 of 448 GB/s one way, among all eight; "
+                     "two devices by themselves have one link of 64 GB/s")),
+            (None, _infiniband(400)),
+        )
+    ),
+)  # fmt: skip
 
 
 def _roce(gbits: int) -> Link:
@@ -380,6 +410,7 @@ PRESETS = {
     hardware.name: hardware
     for hardware in (
         _CPU,
+        _CPU_GLOO,
         _A100,
         _A100_40,
         _A100_4X200,
@@ -387,9 +418,9 @@ PRESETS = {
         _H100_500W,
         _H200,
         _B200,
-        _TPU_V4,
-        _TPU_V5E,
-        _TPU_V5P,
+        _GB200,
+        _MI300X,
+        *TORUS_PRESETS,
         _ASCEND910,
         _ASCEND910B,
     )

@@ -13,6 +13,9 @@ from costmodel.hardware import Hardware
 from costmodel.preset_table import PRESETS
 from costmodel.store import CALIBRATED, is_saved, load
 
+ALIASES = {"a100-80gb": "a100", "h100-80gb": "h100", "h100-700w": "h100", "trn2": "trainium2"}
+"""Other names that presets have, which say what the shorter ones stand for."""
+
 
 def preset(name: str) -> Hardware:
     """Hardware by name: of `presets()`, "calibrated" (what was measured here last), a saved FILE.json, or a cluster's
@@ -21,6 +24,7 @@ def preset(name: str) -> Hardware:
     Raises:
         ValueError: an unknown name (the message lists all), or a file that cannot be read or holds no hardware.
     """
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
     if name in PRESETS:
         return PRESETS[name]
     if isinstance(name, str) and is_saved(name):

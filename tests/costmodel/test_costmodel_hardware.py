@@ -100,6 +100,7 @@ def test_topology_from_lists_is_hashable():
 def test_preset_names():
     wanted = {
         "cpu",
+        "cpu-gloo",
         "a100",
         "a100-40gb",
         "a100-4x200",
@@ -107,12 +108,17 @@ def test_preset_names():
         "h100-500w",
         "h200",
         "b200",
+        "gb200",
+        "mi300x",
         "tpu_v4",
         "tpu_v5e",
         "tpu_v5p",
+        "tpu_v6e",
+        "trainium2",
     }
     wanted |= {"ascend910", "ascend910b"}
     assert set(presets()) == wanted
+    assert preset("a100-80gb") is preset("a100") and preset("h100-700w") is preset("h100")
     with pytest.raises(ValueError, match="'h1000'; did you mean h100.*; there are .*h100"):
         preset("h1000")
 
@@ -123,7 +129,7 @@ def test_preset_is_sound(name):
     assert hardware.name == name
     assert hash(hardware) == hash(preset(name))
     assert hardware.device.source
-    assert hardware.device.peak("bf16") <= hardware.device.peak("i8") or name == "cpu"
+    assert hardware.device.peak("bf16") <= hardware.device.peak("i8") or name.startswith("cpu")
     links = [link for _, link in hardware.topology.levels]
     assert all(link.source for link in links)
     assert hardware.topology.levels[-1][0] is None
@@ -134,9 +140,11 @@ def test_preset_is_sound(name):
 
 
 def test_presets_keep_the_order_of_generations():
-    a100, h100, b200 = (preset(name) for name in ("a100", "h100", "b200"))
+    a100, h100, b200, gb200 = (preset(name) for name in ("a100", "h100", "b200", "gb200"))
+    assert b200.device.peak("bf16") < gb200.device.peak("bf16") and gb200.topology.link(72) == b200.topology.link(8)
     for older, newer in ((a100, h100), (h100, b200)):
         assert older.device.peak("bf16") < newer.device.peak("bf16")
         assert older.device.memory_bandwidth < newer.device.memory_bandwidth
         assert older.topology.link(8).bandwidth < newer.topology.link(8).bandwidth
-    assert preset("tpu_v5e").device.peak("bf16") < preset("tpu_v4").device.peak("bf16")
+    v4, v5e, v5p, v6e = (preset(f"tpu_{name}").device.peak("bf16") for name in ("v4", "v5e", "v5p", "v6e"))
+    assert v5e < v4 < v5p < v6e
