@@ -85,7 +85,8 @@ Pipeline = Annotated[
         "--pipeline",
         metavar="AXIS|MESHES|auto",
         help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of devices in "
-        "turn: tp=2/dp=2,tp=2/tp=2; or auto: cuts, meshes, micro batches unless given, and schedule are searched.",
+        "turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: "
+        "cuts, meshes, micro batches unless given, and schedule are searched.",
     ),
 ]
 ScheduleName = Annotated[

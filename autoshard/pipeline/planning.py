@@ -21,7 +21,7 @@ from autoshard.pipeline.stage_plans import NO_OPTIONS, check_memory, most_memory
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
-from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups
+from autoshard.pipeline.transfers.group import RankGroup, group_hardware, groups_along, read_groups
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.registry import check_options
 from autoshard.trace.cell import Cell, stages_of_cells
@@ -56,7 +56,8 @@ def plan_pipeline(
     Args:
         target, inputs: as `autoshard.plan` takes them.
         mesh: all devices, of which the stages lie along one axis.
-        pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups. "auto":
+        pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, with what their devices
+            are, where these are unlike, `tp=2@h100/tp=4@a100`; or the groups. "auto":
             what is fastest by prediction of all cuts, numbers of devices and shapes of their meshes, micro batches
             (unless more than 1 are given) and schedules (of the name given, or "auto"), as far as the search comes,
             which `searched` tells. Of a model of many equal layers, unless a mode is given: of equal groups, named
@@ -69,7 +70,7 @@ def plan_pipeline(
             (`cell.pipeline_stage = 1`) or that `annotate(model, stages=...)` gave it, else stages of equal cost.
         search: how each stage is planned: a mode; or the FILE.json of a saved plan in stages, which says all else, too:
             what is given besides has to be the same.
-        hardware: as for `autoshard.plan`.
+        hardware: as for `autoshard.plan`, of groups that name no other; its links join the groups.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
         options: of the mode, as for `autoshard.plan`.
         statistics: whose a batch normalization takes in training, as for `autoshard.plan`; with "micro_batch" micro
@@ -245,7 +246,8 @@ def _assigned(
 ) -> Assigned:
     if stages is None:
         devices = [group.mesh.devices for group in groups]
-        return assign_nodes(step, balanced_stages(step, devices, hardware), len(groups))
+        balanced = balanced_stages(step, devices, hardware, group_hardware(groups, hardware))
+        return assign_nodes(step, balanced, len(groups))
     found = assign(step, stages)
     if found.count != len(groups):
         raise StageError(f"{found.count} stages are given, but the schedule has {len(groups)}")

@@ -19,7 +19,7 @@ from autoshard.pipeline.schedules.action import FORWARD
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.cut import Pipeline
 from autoshard.pipeline.stages.whole import StagedStep, whole_step
-from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.group import RankGroup, group_hardware
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
@@ -55,20 +55,22 @@ def planned_stages(
     """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to.
 
     Args:
-        memo: plans by the same mode on the same hardware that are known already; stages of this pipeline join them.
+        hardware: of all devices, but of groups that name another.
+        memo: plans by the same mode that are known already; stages of this pipeline join them.
         limit: bytes of a device, for which stages are planned anew where a mode can do with less; it may be exceeded.
     """
     whole, memo = whole_step(pipeline), memo or StageMemo()
     check_states(whole, order)
-    graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
+    of_groups = group_hardware(groups, hardware)
+    kinds = tuple(of_groups[place] for place in order.ranks_of_stages)
+    graphs = tuple(stage_graph(whole, i, traced.annotations, kind) for i, kind in enumerate(kinds))
 
     def planned(rooms: Mapping[int, int]) -> PlannedPipeline:
         plans = []
         for number, (graph, place) in enumerate(zip(graphs, order.ranks_of_stages, strict=True)):
             own = {**options, MEMORY: rooms[number]} if number in rooms else options
-            plans.append(_planned(traced, graph, groups[place], mode, hardware, passes, own, memo))
-        everywhere = (hardware,) * order.stages
-        return PlannedPipeline(traced, whole, order, groups, graphs, tuple(plans), everywhere, hardware, passes)
+            plans.append(_planned(traced, graph, groups[place], mode, kinds[number], passes, own, memo))
+        return PlannedPipeline(traced, whole, order, groups, graphs, tuple(plans), kinds, hardware, passes)
 
     found = planned({})
     keeps = limit is not None and (mode == QUICK or keeps_limit(mode))

@@ -92,6 +92,29 @@ def test_groups_of_other_sizes(step):
     assert "bubble" in told
 
 
+def test_faster_devices_are_given_more_and_files_keep_what_they_are(tmp_path):
+    net = nn.SequentialCell(*(nn.Dense(96, 96) for _ in range(12)))
+    x = np.ones((4096, 96), np.float32)
+    step = train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), x)
+
+    def planned(pipeline):
+        return plan_pipeline(step, pipeline=pipeline, micro_batches=4, hardware="a100")
+
+    def shares(planned):
+        return [len(stage.parameters) for stage in planned.whole.pipeline.stages]
+
+    faster_first, faster_last = planned("tp=1@h100/tp=1"), planned("tp=1@a100/tp=1@h100")
+    assert shares(planned("tp=1/tp=1")) == [12, 12]
+    assert (
+        shares(faster_first)[0] > 12 > shares(faster_first)[1] and shares(faster_last)[0] < 12 < shares(faster_last)[1]
+    )
+    assert [one.name for one in faster_first.stage_hardware] == ["h100", "a100"]
+    saved = faster_first.save(tmp_path / "plan.json")
+    again = plan_pipeline(step, search=str(saved), hardware="a100")
+    assert again.report() == faster_first.report() and "rank 0 of h100" in again.report()
+    assert planned("dp=2@h100/dp=2").price.seconds < planned("dp=2/dp=2").price.seconds
+
+
 def test_a_stage_that_updates_nothing_is_part_of_a_training_step(step):
     """The last stage has nothing but its use of the table, which the first one owns."""
     stages = {"layers.{0..3}": 0, "table": 0, "reduce_mean": 1}
@@ -213,12 +236,21 @@ def test_cuts_are_as_good_as_any():
             return max(sum(seconds[a:b]) / share + ends[a] + ends[b] for a, b, share in marks)
 
         every = [(a, b) for a in range(1, 6) for b in range(a + 1, 7)]
-        assert worst(balance.best_cuts(seconds, talk, devices)) <= min(map(worst, every)) * (1 + balance.SLACK) + 1e-12
+        assert (
+            worst(balance.best_cuts([seconds] * 3, talk, devices))
+            <= min(map(worst, every)) * (1 + balance.SLACK) + 1e-12
+        )
 
 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
+        (
+            {"pipeline": "tp=1@h1000/tp=1"},
+            PlanError,
+            "group 0 of the stages, rank 0 of h1000: no hardware preset 'h1000'",
+        ),
+        ({"pipeline": "tp=1@/tp=1"}, MeshError, "'tp=1@' names no hardware after @"),
         ({"mesh": "pp=64"}, StageError, "cannot be cut into 64 stages: its forward pass has"),
         ({"mesh": "dp=2"}, MeshError, "no axis 'pp' for stages to lie along; its axes: dp"),
         ({}, PlanError, "give the mesh, such as 'pp=2,dp=2'"),

@@ -16,10 +16,12 @@ class StageOrderRecord(Record, frozen=True):
 
 
 class StageGroupRecord(Record, frozen=True):
-    """The devices of a row of the schedule: their mesh, and which of all ranks each is."""
+    """The devices of a row of the schedule: their mesh, which of all ranks each is, and the name of their hardware,
+    where it is not that of the plan."""
 
     mesh: str
     ranks: tuple[Natural, ...]
+    hardware: str = ""
 
 
 class StagesRecord(Record, frozen=True):

@@ -19,7 +19,7 @@ from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.assign import assign_nodes, forward_nodes
 from autoshard.pipeline.stages.cut import cut_as_assigned
 from autoshard.pipeline.stages.whole import StagedStep, whole_step
-from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.group import RankGroup, group_hardware
 from autoshard.plan.plan import Plan
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
@@ -42,7 +42,7 @@ def stages_data(planned: PipelineData) -> dict[str, Any]:
             graph=planned.graph.name,
             micro_batches=order.micro_batches,
             schedule=StageOrderRecord(order.name, tuple(tuple(order.cells(rank)) for rank in range(order.ranks))),
-            groups=tuple(StageGroupRecord(str(group.mesh), group.ranks) for group in planned.groups),
+            groups=tuple(StageGroupRecord(str(group.mesh), group.ranks, group.hardware) for group in planned.groups),
             operators={node.results[0].name: stage for node, stage in pipeline.cut.items() if node.results},
             parameters=owners,
             stages=tuple(map(plan_record, planned.plans)),
@@ -89,17 +89,18 @@ def _loaded(
     record: StagesRecord, traced: Traced, hardware: Hardware, passes: tuple[str, ...], where: str
 ) -> PipelineData:
     order = _order(record, where)
-    groups = tuple(RankGroup(Mesh.parse(one.mesh), one.ranks) for one in record.groups)
+    groups = tuple(RankGroup(Mesh.parse(one.mesh), one.ranks, one.hardware) for one in record.groups)
     _check_counts(record, order, groups, where)
     everywhere = hardware.for_ranks(sum(len(group.ranks) for group in groups))
     graph = _made_again(traced.graph, record.again)
     whole = _whole(record, graph, order, where)
-    graphs = tuple(stage_graph(whole, i, traced.annotations, everywhere) for i in range(order.stages))
+    of_groups = group_hardware(groups, everywhere)
+    kinds = tuple(of_groups[place] for place in order.ranks_of_stages)
+    graphs = tuple(stage_graph(whole, i, traced.annotations, kind) for i, kind in enumerate(kinds))
     plans = tuple(
-        _plan(record, number, one.graph, groups[order.ranks_of_stages[number]].mesh, everywhere, where)
+        _plan(record, number, one.graph, groups[order.ranks_of_stages[number]].mesh, kinds[number], where)
         for number, one in enumerate(graphs)
     )
-    kinds = (everywhere,) * order.stages
     return PipelineData(traced, whole, order, groups, graphs, plans, kinds, everywhere, passes)
 
 

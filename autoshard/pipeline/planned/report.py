@@ -88,6 +88,7 @@ def to_json(planned: PipelineData) -> dict[str, Any]:
         "groups": [
             {
                 "mesh": str(group.mesh),
+                "hardware": group.hardware or planned.hardware.name,
                 "ranks": list(group.ranks),
                 "stages": list(planned.schedule.chunks(i)),
                 "idle_share": price.idle[i],

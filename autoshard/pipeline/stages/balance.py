@@ -1,7 +1,7 @@
 """Stages of equal cost: cuts of the forward pass, in its order, that let the slowest stage be as fast as can be.
 
-The cost of a stage is the seconds of its operators, forward and backward, whole on one device, and of what its cuts
-send there and back. Of cuts that are as good (within `SLACK`) those are taken over which least is sent.
+The cost of a stage is the seconds of its operators, forward and backward, whole on one of its devices, and of what its
+cuts send there and back. Of cuts that are as good (within `SLACK`) those are taken over which least is sent.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ class Chain:
     joined: frozenset[int] = frozenset()
 
 
-def balanced_stages(step: StepParts, devices: Sequence[int], hardware: Hardware) -> dict[Node, int]:
+def balanced_stages(
+    step: StepParts, devices: Sequence[int], hardware: Hardware, kinds: Sequence[Hardware] = ()
+) -> dict[Node, int]:
     """The stage of each operator of the forward pass, for `assign_nodes`.
 
     Args:
         devices: how many devices each stage has: one with twice as many is given twice the work.
+        hardware: whose links join the stages.
+        kinds: the hardware of each stage, where these are not all of that: a faster one is given more.
 
     Raises:
         StageError: more stages than there are operators to be cut between.
@@ -61,36 +65,37 @@ def balanced_stages(step: StepParts, devices: Sequence[int], hardware: Hardware)
     link = hardware.topology.levels[-1][1]
     talk = [2 * (link.latency + nbytes / link.bandwidth) for nbytes in chain.sent]
     talk = [np.inf if i in chain.joined else one for i, one in enumerate(talk)]
-    cuts = best_cuts(chain.seconds, talk, devices)
+    known = {kind: chain.seconds if kind == hardware else chain_of(step, kind).seconds for kind in dict.fromkeys(kinds)}
+    cuts = best_cuts([known.get(kind, chain.seconds) for kind in kinds or [hardware] * count], talk, devices)
     return {node: bisect_right(cuts, i) for i, node in enumerate(chain.nodes)}
 
 
-def best_cuts(seconds: Sequence[float], talk: Sequence[float], devices: Sequence[int]) -> tuple[int, ...]:
+def best_cuts(seconds: Sequence[Sequence[float]], talk: Sequence[float], devices: Sequence[int]) -> tuple[int, ...]:
     """Where the stages begin (without the first): positions in the chain, by dynamic programming.
 
     Args:
-        seconds: of each piece of the chain, on one device.
+        seconds: for each stage of each piece of the chain, on one device.
         devices: of each stage, in order, which share its pieces evenly.
         talk: seconds of a cut behind piece i, which both of its stages count.
     """
-    done = np.array([0.0, *accumulate(seconds)])
+    done = [np.array([0.0, *accumulate(one)]) for one in seconds]
     edge = np.array([0.0, *talk, 0.0])
     worst = _least(done, edge, devices, np.zeros_like(edge), np.inf)[1]
     return _least(done, edge, devices, edge, worst * (1 + SLACK))[0]
 
 
 def _least(
-    done: np.ndarray, edge: np.ndarray, devices: Sequence[int], price: np.ndarray, most: float
+    done: Sequence[np.ndarray], edge: np.ndarray, devices: Sequence[int], price: np.ndarray, most: float
 ) -> tuple[tuple[int, ...], float]:
     """Cuts of the least sum of `price`, no stage slower than `most`; without a limit of the least slowest stage."""
-    pieces = len(done) - 1
+    pieces = len(edge) - 1
     bottleneck = np.isinf(most)
     value = np.full(pieces + 1, np.inf)
     value[0] = 0.0
     chosen = []
-    for share in devices:
+    for share, own in zip(devices, done, strict=True):
         # stage_seconds[i, j]: a stage of the pieces i..j-1.
-        stage_seconds = (done[None, :] - done[:, None]) / share + edge[None, :] + edge[:, None]
+        stage_seconds = (own[None, :] - own[:, None]) / share + edge[None, :] + edge[:, None]
         stage_seconds[np.tril_indices(pieces + 1)] = np.inf
         stage_seconds[stage_seconds > most] = np.inf
         joined = (

@@ -1,4 +1,5 @@
-"""Groups of ranks that run stages: each a mesh of its own, whose ranks are some of all that were started."""
+"""Groups of ranks that run stages: each a mesh of its own, whose ranks are some of all that were started; also of other
+hardware than the rest."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoshard.layout.mesh import Mesh
-from autoshard.util.errors import MeshError, shortened
+from autoshard.util.errors import MeshError, PlanError, shortened
+from costmodel import Hardware, preset
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """A mesh, and for each of its ranks, in order, which one of all ranks it is.
+    """A mesh, and for each of its ranks, in order, which one of all ranks it is; the name of their hardware, where it
+    is not that of the plan.
 
     >>> from autoshard import Mesh
     >>> RankGroup(Mesh(tp=2), (4, 5)).ranks[1]
@@ -21,6 +24,7 @@ class RankGroup:
 
     mesh: Mesh
     ranks: tuple[int, ...]
+    hardware: str = ""
 
     def __post_init__(self) -> None:
         if len(self.ranks) != self.mesh.devices or len(set(self.ranks)) != len(self.ranks):
@@ -31,7 +35,8 @@ class RankGroup:
 
     def __str__(self) -> str:
         first, *others = self.ranks
-        return f"{self.mesh} on ranks {first}-{others[-1]}" if others else f"rank {first}"
+        kind = self.hardware and f" of {self.hardware}"
+        return f"{self.mesh} on ranks {first}-{others[-1]}{kind}" if others else f"rank {first}{kind}"
 
 
 def groups_along(mesh: Mesh, axis: str) -> tuple[RankGroup, ...]:
@@ -54,7 +59,8 @@ def groups_along(mesh: Mesh, axis: str) -> tuple[RankGroup, ...]:
 
 
 def read_groups(text: str) -> tuple[RankGroup, ...]:
-    """Groups of consecutive ranks from the text of their meshes: `tp=2/dp=2,tp=2/tp=2`.
+    """Groups of consecutive ranks from the text of their meshes: `tp=2/dp=2,tp=2/tp=2`; of unlike hardware
+    `tp=2@h100/tp=4@a100`.
 
     Raises:
         MeshError: a mesh that cannot be read, or none between two strokes.
@@ -66,24 +72,46 @@ def read_groups(text: str) -> tuple[RankGroup, ...]:
             f"cannot read the meshes {shortened(repr(text), 80)} of the stages: that of group {place} is empty; write "
             "e.g. 'tp=2/dp=2,tp=2/tp=2'"
         )
-    return stacked([Mesh.parse(part) for part in parts])
+    pairs = [part.partition("@") for part in parts]
+    for part, (_, at, kind) in zip(parts, pairs, strict=True):
+        if at and not kind.strip():
+            raise MeshError(f"{part.strip()!r} names no hardware after @; write e.g. 'tp=2@h100'")
+    return stacked([Mesh.parse(mesh) for mesh, _, _ in pairs], [kind.strip() for _, _, kind in pairs])
 
 
-def stacked(meshes: Sequence[Mesh]) -> tuple[RankGroup, ...]:
-    """Groups of consecutive ranks with these meshes.
+def stacked(meshes: Sequence[Mesh], kinds: Sequence[str] = ()) -> tuple[RankGroup, ...]:
+    """Groups of consecutive ranks with these meshes, and of the hardware of these names.
 
     >>> from autoshard import Mesh
     >>> [group.ranks for group in stacked([Mesh(tp=2), Mesh(tp=1)])]
     [(0, 1), (2,)]
     """
     groups, start = [], 0
-    for mesh in meshes:
-        groups.append(RankGroup(mesh, tuple(range(start, start + mesh.devices))))
+    for mesh, kind in zip(meshes, kinds or [""] * len(meshes), strict=True):
+        groups.append(RankGroup(mesh, tuple(range(start, start + mesh.devices)), kind))
         start += mesh.devices
     return tuple(groups)
 
 
+def group_hardware(groups: Sequence[RankGroup], everywhere: Hardware) -> tuple[Hardware, ...]:
+    """What the devices of each group are.
+
+    Args:
+        everywhere: what those of groups are that name nothing else.
+
+    Raises:
+        PlanError: a group names hardware that there is not.
+    """
+    found = []
+    for number, group in enumerate(groups):
+        try:
+            found.append(preset(group.hardware).for_ranks(len(group.ranks)) if group.hardware else everywhere)
+        except ValueError as error:
+            raise PlanError(f"group {number} of the stages, {group}: {error}") from None
+    return tuple(found)
+
+
 def meshes_label(groups: Sequence[RankGroup]) -> str:
     """The meshes of groups in words, equal ones counted: `2 x (dp=2) + (tp=4)`."""
-    counts = Counter(str(group.mesh) for group in groups)
+    counts = Counter(f"{group.mesh}@{group.hardware}" if group.hardware else str(group.mesh) for group in groups)
     return " + ".join(f"{count} x ({mesh})" if count > 1 else f"({mesh})" for mesh, count in counts.items())
