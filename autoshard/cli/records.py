@@ -203,6 +203,7 @@ class GroupRecord(Record, frozen=True):
     """The devices of a group of stages: what they do, the share of the step they stand idle, what lies on each."""
 
     mesh: str
+    hardware: str
     ranks: tuple[Natural, ...]
     stages: tuple[Natural, ...]
     idle_share: float

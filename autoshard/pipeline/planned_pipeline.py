@@ -154,7 +154,7 @@ class PlannedPipeline(PipelineData):
         known = ", ".join(f"{100 * shares[rank]:.0f}" for rank in range(self.devices))
         return (
             f"step {ran.seconds:.3g} s, ranks idle for {idle} % of it; predicted {format_seconds(self.price.seconds)} "
-            f"on {self.hardware.name}, {known} %"
+            f"on {self.hardware_label}, {known} %"
         )
 
     @property

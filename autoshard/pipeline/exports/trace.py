@@ -53,7 +53,7 @@ def stages_trace(
     metadata = {
         "program": planned.graph.name,
         "devices": planned.described_devices,
-        "hardware": planned.hardware.name,
+        "hardware": planned.hardware_label,
         "predicted_seconds": writer.price.seconds,
         "instructions": "all" if writer.has_pieces else "left out: they are too many",
     }

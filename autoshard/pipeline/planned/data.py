@@ -126,6 +126,11 @@ class PipelineData:
         return sum(len(one.program.collectives) for one in self.programs.pieces.values())
 
     @property
+    def hardware_label(self) -> str:
+        """What the devices are."""
+        return ", ".join(dict.fromkeys(one.name for one in self.stage_hardware))
+
+    @property
     def described_devices(self) -> str:
         """What it is planned for, in words."""
         many = len(self.groups) > MOST_NAMED

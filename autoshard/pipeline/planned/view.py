@@ -43,7 +43,7 @@ def _record(planned: PipelineData, price: PipelinePrice) -> dict[str, Any]:
     return {
         **stages_to_json(planned),
         "name": planned.graph.name,
-        "hardware": planned.hardware.name,
+        "hardware": planned.hardware_label,
         "devices": planned.devices,
         "group_memory_bytes": [_room(planned, number) for number in range(planned.schedule.ranks)],
         "largest": [[list(pair) for pair in one.largest] for one in price.memory],
