@@ -44,14 +44,14 @@ class Chain:
 
 
 def balanced_stages(
-    step: StepParts, devices: Sequence[int], hardware: Hardware, kinds: Sequence[Hardware] = ()
+    step: StepParts, devices: Sequence[int], hardware: Hardware, kinds: Sequence[Hardware]
 ) -> dict[Node, int]:
     """The stage of each operator of the forward pass, for `assign_nodes`.
 
     Args:
         devices: how many devices each stage has: one with twice as many is given twice the work.
         hardware: whose links join the stages.
-        kinds: the hardware of each stage, where these are not all of that: a faster one is given more.
+        kinds: the hardware of each stage: a faster one is given more.
 
     Raises:
         StageError: more stages than there are operators to be cut between.
@@ -65,8 +65,8 @@ def balanced_stages(
     link = hardware.topology.levels[-1][1]
     talk = [2 * (link.latency + nbytes / link.bandwidth) for nbytes in chain.sent]
     talk = [np.inf if i in chain.joined else one for i, one in enumerate(talk)]
-    known = {kind: chain.seconds if kind == hardware else chain_of(step, kind).seconds for kind in dict.fromkeys(kinds)}
-    cuts = best_cuts([known.get(kind, chain.seconds) for kind in kinds or [hardware] * count], talk, devices)
+    known = {hardware: chain.seconds} | {kind: chain_of(step, kind).seconds for kind in {*kinds} - {hardware}}
+    cuts = best_cuts([known[kind] for kind in kinds], talk, devices)
     return {node: bisect_right(cuts, i) for i, node in enumerate(chain.nodes)}
 
 
