@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -27,14 +28,23 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-Devices = Annotated[
-    int | None,
-    typer.Option("-n", "--devices", metavar="N", help="Number of devices: a mesh of one axis. Or give --mesh."),
-]
-MeshText = Annotated[
-    str | None,
-    typer.Option("--mesh", metavar="AXES", help="Mesh axes, major first: 'dp=2,tp=4', or '2x4'. Or give -n."),
-]
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """The devices that a command is for."""
+
+    devices: Annotated[
+        int | None,
+        typer.Option("-n", "--devices", metavar="N", help="Number of devices: a mesh of one axis. Or give --mesh."),
+    ] = None
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="AXES", help="Mesh axes, major first: 'dp=2,tp=4', or '2x4'. Or give -n."),
+    ] = None
+
+    @property
+    def are_given(self) -> bool:
+        return self.devices is not None or self.mesh is not None
 
 
 @app.callback(invoke_without_command=True)
@@ -50,16 +60,16 @@ def _root(
     use_settings(context)
 
 
-def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
+def read_mesh(on: DeviceOptions) -> Mesh:
     """The mesh that -n or --mesh names.
 
     Raises:
         MeshError: neither or both were given, or the mesh cannot exist.
     """
-    if (devices is None) == (mesh is None):
-        given = "neither is" if mesh is None else "both are"
+    if (on.devices is None) == (on.mesh is None):
+        given = "neither is" if on.mesh is None else "both are"
         raise MeshError(f"the devices are named by -n N or by --mesh dp=2,tp=4; {given} given, give one")
-    return Mesh.parse(mesh) if mesh is not None else Mesh.flat(devices or 0)
+    return Mesh.parse(on.mesh) if on.mesh is not None else Mesh.flat(on.devices or 0)
 
 
 def console() -> Console:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -36,9 +37,11 @@ class Commands(typer.Typer):
 
 
 def with_common(function: Callable) -> Callable:
-    """A command that also takes -q and -v, and shows its progress."""
+    """A command that also takes -q and -v, and shows its progress; groups of options (dataclasses) are spread out."""
     hints = get_type_hints(function, include_extras=True)
-    own = [*inspect.signature(function).parameters.values()]
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = inspect.signature(function).parameters.values()
+    own = [each for one in parameters for each in _spread(one, hints[one.name])]
     takes_context = "context" in hints
     defaults = {one.name: one.default for one in own}
 
@@ -47,16 +50,30 @@ def with_common(function: Callable) -> Callable:
         if quiet and verbose:
             raise ContextError("-q says less and -v more; give one of both")
         given |= {name: defaults[name] for name in _overruled(context, given)}
+        given |= {name: _gathered(group, given) for name, group in groups.items()}
         with shown_progress(quiet, verbose):
             return function(**given, **({"context": context} if takes_context else {}))
 
-    added = [one.replace(annotation=hints[one.name], kind=_KEYWORD) for one in own if one.name != "context"]
+    added = [one for one in own if one.name != "context"]
     added += [_parameter("context", typer.Context), _parameter("quiet", Quiet, False)]
     added += [_parameter("verbose", Verbose, False)]
     command.__signature__ = inspect.Signature(added)  # pyright: ignore[reportAttributeAccessIssue]
     command.__annotations__ = {one.name: one.annotation for one in added}
     del command.__wrapped__  # its annotations would be taken for those of the command
     return command
+
+
+def _gathered(group: Any, given: dict[str, Any]) -> Any:
+    """A group of options out of what is given, from which they are taken."""
+    return group(**{one.name: given.pop(one.name) for one in fields(group)})
+
+
+def _spread(one: inspect.Parameter, hint: Any) -> list[inspect.Parameter]:
+    """The parameters that stand for one: itself, or the fields of a group."""
+    if not is_dataclass(hint):
+        return [_parameter(one.name, hint, one.default)]
+    hints = get_type_hints(hint, include_extras=True)
+    return [_parameter(each.name, hints[each.name], each.default) for each in fields(hint)]
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

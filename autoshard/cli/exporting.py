@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText
 from autoshard.cli.output import check_file, check_folder, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    Target,
-    check_staged,
-    planned_stages,
-    planned_target,
-    read_stages,
-)
+from autoshard.cli.planned import AskedInStages, Target
 from autoshard.cli.records import ExportRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
@@ -58,19 +38,8 @@ def export(
             "(one that torch.distributed.pipelining runs).",
         ),
     ] = "json",
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    *,
+    asked: AskedInStages,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="MODE|FILE", help="Of model_explorer: beside it the plan of another mode."),
@@ -89,34 +58,21 @@ def export(
     """
     if against is not None and to != "model_explorer":
         raise ContextError(f"--against goes with --to model_explorer, not with {to}")
-    settings = {"search": search, "hardware": hardware, "memory": memory, "micro_batches": micro_batches}
-    settings["statistics"] = statistics
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    if stages is not None:
-        check_staged(dataset_strategy, {"--against": against})
-        record = _stages_exported(
-            to, output, lambda: planned_stages(target, devices, mesh, option, **stages, **settings)
-        )
+    if asked.stages is not None:
+        record = _stages_exported(to, output, lambda: asked.planned_stages(target, {"--against": against}))
     else:
-        settings["dataset_strategy"] = dataset_strategy
-
-        def planned(mode: str | None) -> Planned:
-            return planned_target(target, devices, mesh, option, **{**settings, "search": mode})
-
-        record = _exported(to, output, planned, search, against)
+        record = _exported(to, output, partial(asked.planned, target), against)
     _show(record, as_json)
 
 
-def _exported(
-    to: str, output: Path | None, planned: Callable[[str | None], Planned], search: str | None, against: str | None
-) -> ExportRecord:
+def _exported(to: str, output: Path | None, planned: Callable[..., Planned], against: str | None) -> ExportRecord:
     """A plan in one piece in a form, beside that of another mode if one is given."""
     from autoshard.exporters.export import PLAN_FORMS
     from autoshard.exporters.json_text import json_text
     from autoshard.exporters.model_explorer import model_explorer
 
     _check(PLAN_FORMS, to, output)
-    found = planned(search)
+    found = planned()
     if against is None:
         return _written(PLAN_FORMS, found, to, output)
     both = json_text(model_explorer(found, planned(against)))

@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText, console
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Search,
-    Statistics,
-    Target,
-    planned_target,
-)
+from autoshard.cli.app import console
+from autoshard.cli.planned import Asked, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,15 +23,7 @@ if TYPE_CHECKING:
 
 def partition(
     target: Target,
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
+    asked: Asked,
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
     passes: Annotated[bool, typer.Option("--passes", help="Also tell what each pass over the program saved.")] = False,
     overlap: Annotated[
@@ -61,11 +40,7 @@ def partition(
     """
     from autoshard.partition.traffic import to_json, traffic_of
 
-    planned = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches, statistics=statistics,
-    )  # fmt: skip
+    planned = asked.planned(target)
     planned = replace(planned, passes=() if plain else (*planned.passes, *(["overlap"] if overlap else [])))
     found = traffic_of(planned.program)
     if as_json:

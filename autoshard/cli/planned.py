@@ -1,14 +1,19 @@
-"""The plan of a target of the command line, and what several commands ask for it: arguments that they share."""
+"""The plan of a target of the command line, and the options of it that several commands share, as groups.
+
+A command that has a parameter of such a group, `asked: Asked`, has the options that are its fields (`with_common`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoshard.cli.app import read_mesh
+from autoshard.cli.app import DeviceOptions, read_mesh
 from autoshard.cli.target import TargetError, is_module, load_target, prints_apart
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
@@ -24,16 +29,6 @@ Target = Annotated[
         metavar="SCRIPT.py:FUNCTION|MODULE.mlir",
         help="A script and a function in it that returns (model, example inputs), or something traced; or a StableHLO "
         "module, which mostly names its mesh itself.",
-    ),
-]
-Search = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        "--search",
-        metavar="MODE",
-        help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
-        "Default: sharding_propagation.",
     ),
 ]
 HardwareName = Annotated[
@@ -55,14 +50,6 @@ Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="What a device has, like '80 GiB': a plan that needs more is refused."),
 ]
-ModeOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="An option of the search mode, such as time_limit=30 of optimal, or placement=search; may be given again.",
-    ),
-]
 MicroBatches = Annotated[
     int,
     typer.Option(
@@ -79,36 +66,6 @@ Statistics = Annotated[
         "are not known in time) or micro-batch, as gradient accumulation does.",
     ),
 ]
-Pipeline = Annotated[
-    str | None,
-    typer.Option(
-        "--pipeline",
-        metavar="AXIS|MESHES|auto",
-        help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of devices in "
-        "turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: "
-        "cuts, meshes, micro batches unless given, and schedule are searched.",
-    ),
-]
-ScheduleName = Annotated[
-    str | None,
-    typer.Option(
-        "--schedule",
-        metavar="NAME",
-        help="With --pipeline: see `autoshard schedule`, or auto, the fastest by prediction; by default 1f1b.",
-    ),
-]
-Chunks = Annotated[
-    int | None, typer.Option("--chunks", metavar="V", min=1, help="With --pipeline: stages of each group of devices.")
-]
-StageOfNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--stage",
-        metavar="PATTERN=S",
-        help="With --pipeline: the stage of operators and parameters by name, such as 'model.layers.{0..15}.*=0'; may "
-        "be given again. By default stages cost alike.",
-    ),
-]
 HARDWARE, DATASET, BATCH = "cpu", "full_batch", "batch"
 
 
@@ -119,91 +76,165 @@ def _statistics(whose: str) -> str:
     return whose.replace("-", "_")
 
 
-def planned_target(
-    target: str, devices: int | None, mesh: str | None, options: Sequence[str] | None = None, **settings: Any
-) -> Planned:
-    """The plan of a target.
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a target is planned."""
 
-    Args:
-        options: of the search mode, as NAME=VALUE.
-        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory, micro_batches,
-            statistics.
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            "--search",
+            metavar="MODE",
+            help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
+            "Default: sharding_propagation.",
+        ),
+    ] = None
+    hardware: HardwareName = HARDWARE
+    dataset_strategy: DatasetStrategy = DATASET
+    memory: Memory = None
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="An option of the search mode, such as time_limit=30 of optimal, or placement=search; may be given "
+            "again.",
+        ),
+    ] = None
+    micro_batches: MicroBatches = 1
+    statistics: Statistics = BATCH
 
-    Raises:
-        TargetError: an option that is none.
-        AutoshardError: as `autoshard.plan`.
-    """
-    from autoshard.api import plan
-    from autoshard.mindspore.context import set_auto_parallel_context
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `autoshard.plan` takes by name, and but for `dataset_strategy` `plan_pipeline`, too.
 
-    settings["options"] = read_options(options or ())
-    if is_module(target):
-        over = None if devices is None and mesh is None else read_mesh(devices, mesh)
-        return plan(Path(target), mesh=over if mesh else None, devices=devices, **settings)
-    over = read_mesh(devices, mesh)
-    # A script may ask how many devices there are while it is loaded.
-    set_auto_parallel_context(device_num=over.devices)
-    model, inputs = load_target(target)
-    with prints_apart():
-        return plan(model, inputs, over, **settings)
+        Raises:
+            TargetError: an option of the mode that is none.
+        """
+        names = ("search", "hardware", "dataset_strategy", "memory", "micro_batches", "statistics")
+        return {**{name: getattr(self, name) for name in names}, "options": read_options(self.option or ())}
 
 
-def planned_stages(
-    target: str, devices: int | None, mesh: str | None, options: Sequence[str] | None = None, **settings: Any
-) -> PlannedPipeline:
-    """The plan of a target in stages.
+@dataclass(frozen=True)
+class StageOptions:
+    """How a training step is cut into stages."""
 
-    Args:
-        options: of the search mode of each stage, as NAME=VALUE.
-        settings: what `plan_pipeline` takes by name.
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            "--pipeline",
+            metavar="AXIS|MESHES|auto",
+            help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of "
+            "devices in turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: cuts, meshes, micro batches unless given, and schedule are "
+            "searched.",
+        ),
+    ] = None
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            metavar="NAME",
+            help="With --pipeline: see `autoshard schedule`, or auto, the fastest by prediction; by default 1f1b.",
+        ),
+    ] = None
+    chunks: Annotated[
+        int | None,
+        typer.Option("--chunks", metavar="V", min=1, help="With --pipeline: stages of each group of devices."),
+    ] = None
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stage",
+            metavar="PATTERN=S",
+            help="With --pipeline: the stage of operators and parameters by name, such as 'model.layers.{0..15}.*=0'; "
+            "may be given again. By default stages cost alike.",
+        ),
+    ] = None
 
-    Raises:
-        AutoshardError: as `plan_pipeline`.
-    """
-    from autoshard.mindspore.context import set_auto_parallel_context
-    from autoshard.pipeline import plan_pipeline
+    @cached_property
+    def stages(self) -> dict[str, Any] | None:
+        """What `plan_pipeline` takes by name; None without a pipeline.
 
+        Raises:
+            TargetError: a PATTERN=S that is none, or what goes with a pipeline only.
+        """
+        if self.pipeline is None:
+            given = {"--schedule": self.schedule, "--chunks": self.chunks, "--stage": self.stage or None}
+            wrong = [name for name, value in given.items() if value is not None]
+            if wrong:
+                raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
+            return None
+        usual = "auto" if self.pipeline == "auto" else "1f1b"
+        found = {"pipeline": self.pipeline, "schedule": self.schedule or usual, "chunks": self.chunks}
+        return {**found, "stages": _stages(self.stage) if self.stage else None}
+
+
+@dataclass(frozen=True)
+class Asked(PlanOptions, DeviceOptions):
+    """What a command asks of a plan in one piece."""
+
+    def planned(self, target: str, search: str | None = None) -> Planned:
+        """The plan of a target, by `search` if that is another mode than the one asked for.
+
+        Raises:
+            TargetError: an option that is none.
+            AutoshardError: as `autoshard.plan`.
+        """
+        from autoshard.api import plan
+        from autoshard.mindspore.context import set_auto_parallel_context
+
+        settings = {**self.settings, "search": search or self.search}
+        if is_module(target):
+            over = read_mesh(self) if self.are_given else None
+            return plan(Path(target), mesh=over if self.mesh else None, devices=self.devices, **settings)
+        over = read_mesh(self)
+        # A script may ask how many devices there are while it is loaded.
+        set_auto_parallel_context(device_num=over.devices)
+        model, inputs = load_target(target)
+        with prints_apart():
+            return plan(model, inputs, over, **settings)
+
+
+@dataclass(frozen=True)
+class AskedInStages(StageOptions, Asked):
+    """What a command asks of a plan in one piece or in stages."""
+
+    def planned_stages(self, target: str, unlike: Mapping[str, Any] | None = None) -> PlannedPipeline:
+        """The plan of a target in stages.
+
+        Args:
+            unlike: other options that only a plan in one piece has, None where they are not given.
+
+        Raises:
+            ContextError: one of them, or a layout of data inputs: those of stages lie whole on every rank.
+            AutoshardError: as `plan_pipeline`.
+        """
+        from autoshard.mindspore.context import set_auto_parallel_context
+        from autoshard.pipeline import plan_pipeline
+
+        assert self.stages is not None, "a plan in stages is asked for by --pipeline"
+        usual = self.dataset_strategy == DATASET
+        _refuse({**(unlike or {}), "--dataset-strategy": None if usual else self.dataset_strategy})
+        if is_module(target):
+            raise TargetError(
+                f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages"
+            )
+        settings = {name: value for name, value in self.settings.items() if name != "dataset_strategy"}
+        over = read_mesh(self) if self.are_given else None
+        if over is not None:
+            set_auto_parallel_context(device_num=over.devices)
+        model, inputs = load_target(target)
+        with doing("planning in stages"), prints_apart():
+            return plan_pipeline(model, inputs, over, **self.stages, **settings)
+
+
+def check_has_stages(target: str) -> None:
     if is_module(target):
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
-    settings["options"] = read_options(options or ())
-    over = None if mesh is None and devices is None else read_mesh(devices, mesh)
-    if over is not None:
-        set_auto_parallel_context(device_num=over.devices)
-    model, inputs = load_target(target)
-    with doing("planning in stages"), prints_apart():
-        return plan_pipeline(model, inputs, over, **settings)
 
 
-def read_stages(
-    pipeline: str | None, schedule: str | None, chunks: int | None, stage: Sequence[str] | None
-) -> dict[str, Any] | None:
-    """What `plan_pipeline` takes by name; None without a pipeline.
-
-    Raises:
-        TargetError: a PATTERN=S that is none, or what goes with a pipeline only.
-    """
-    if pipeline is None:
-        given = {"--schedule": schedule, "--chunks": chunks, "--stage": stage or None}
-        wrong = [name for name, value in given.items() if value is not None]
-        if wrong:
-            raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
-        return None
-    usual = "auto" if pipeline == "auto" else "1f1b"
-    found = {"pipeline": pipeline, "schedule": schedule or usual, "chunks": chunks}
-    return {**found, "stages": _stages(stage) if stage else None}
-
-
-def check_staged(dataset_strategy: str, unlike: Mapping[str, Any] | None = None) -> None:
-    """That nothing is asked of a plan in stages that only one in one piece has.
-
-    Args:
-        dataset_strategy: data inputs of stages lie whole on every rank.
-        unlike: other options, None where they are not given.
-
-    Raises:
-        ContextError: one is given.
-    """
-    given = {**(unlike or {}), "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy}
+def _refuse(given: Mapping[str, Any]) -> None:
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText, console
+from autoshard.cli.app import console
 from autoshard.cli.output import check_file, check_folder, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    Target,
-    check_staged,
-    planned_stages,
-    planned_target,
-    read_stages,
-)
+from autoshard.cli.planned import AskedInStages, Target
 from autoshard.cli.records import FilesRecord
 from autoshard.cli.target import TargetError
 from autoshard.util.doing import doing
@@ -49,19 +29,7 @@ MOST_LINES = 60
 
 def plan(
     target: Target,
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    asked: AskedInStages,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --mode FILE.json.")
     ] = None,
@@ -109,23 +77,15 @@ def plan(
     chosen = RowFilter(TOP if top is None else top, sort or "time", pattern or "", names) if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    if stages is not None:
+    if asked.stages is not None:
         unlike = {"--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
-        check_staged(dataset_strategy, {**unlike, "--sort": sort, "--columns": columns})
-        settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
-        settings["statistics"] = statistics
-        found = planned_stages(target, devices, mesh, option, **stages, **settings)
+        found = asked.planned_stages(target, {**unlike, "--sort": sort, "--columns": columns})
         if save is not None:
             found.save(save)
         _print_stages(found, as_json)
         return
-    planned = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-        micro_batches=micro_batches, statistics=statistics,
-    )  # fmt: skip
+    planned = asked.planned(target)
     if save is not None:
         planned.save(save)
     if as_json:
@@ -160,24 +120,13 @@ def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choic
 
 def dump(
     target: Target,
-    devices: Devices = None,
-    mesh: MeshText = None,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="DIR", help="Folder of the rank_<r> folders."),
     ] = Path("."),
     ranks: Annotated[str, typer.Option("--ranks", metavar="RANKS", help="'all', or numbers like '0,3'.")] = "all",
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    *,
+    asked: AskedInStages,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it.
@@ -186,16 +135,11 @@ def dump(
     sent and received.
     """
     check_folder(output)
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    settings: dict[str, Any] = {"search": search, "hardware": hardware, "memory": memory}
-    settings |= {"micro_batches": micro_batches, "statistics": statistics}
-    if stages is None:
-        settings["dataset_strategy"] = dataset_strategy
-        planned = planned_target(target, devices, mesh, option, **settings)
+    if asked.stages is None:
+        planned = asked.planned(target)
         count = planned.plan.mesh.devices
     else:
-        check_staged(dataset_strategy)
-        planned = planned_stages(target, devices, mesh, option, **stages, **settings)
+        planned = asked.planned_stages(target)
         count = planned.devices
     with doing("writing the dumps"):
         files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, count))))

@@ -5,33 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.cli.app import DeviceOptions, console, read_mesh
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    check_staged,
-    planned_stages,
-    planned_target,
-    read_stages,
-)
+from autoshard.cli.planned import AskedInStages
 from autoshard.cli.progress import is_quiet
 from autoshard.cli.records import AgainstRecord, ExplainRecord
 from autoshard.cli.target import TargetError, load_target, prints_apart
@@ -63,8 +44,7 @@ _MODULES = (".mlir", ".mlirbc", ".bc")
 
 def propagate(
     target: Target,
-    devices: Devices = None,
-    mesh: MeshText = None,
+    on: DeviceOptions,
     which: Pass = "full",
     keep_rules: Annotated[
         bool, typer.Option("--keep-rules", help="Write the sharding rule of each operation, too.")
@@ -90,7 +70,7 @@ def propagate(
     output, and conflicts and such to the standard error output. Of a script's model (which needs --mesh or -n) the
     report is printed.
     """
-    _check(target, devices, mesh, which)
+    _check(target, on, which)
     _check_peer(target, against)
     if not _is_module(target):
         _check_script(out, keep_rules)
@@ -99,7 +79,7 @@ def propagate(
     elif keep_rules and as_json:
         raise ContextError("--keep-rules is for the module that is written, but --json without -o FILE writes none")
     with doing("spreading shardings by rules"):
-        spread = _run(target, devices, mesh, which, conservative)
+        spread = _run(target, on, which, conservative)
     if out is not None:
         spread.save(out, keep_rules=keep_rules)
     found = None
@@ -158,24 +138,13 @@ def explain(
             "function f; or 'output 0'.",
         ),
     ],
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    option: ModeOptions = None,
     which: Annotated[
         str | None,
         typer.Option("--pass", metavar="PASS", help="Tell what this pass of rules does alone, and of no plan."),
     ] = None,
     conservative: Conservative = False,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    *,
+    asked: AskedInStages,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON and nothing else.")] = False,
 ) -> None:
     """Tell how a value lies in the plan, and step by step where the sharding that rules give it came from.
@@ -185,21 +154,17 @@ def explain(
     and a line for each step, with the operator that it went through, and what stood against it at each conflict. Of a
     plan in stages (--pipeline) each stage that has it, and where it is sent.
     """
-    settings = {"hardware": hardware, "memory": memory, "micro_batches": micro_batches, "statistics": statistics}
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    if stages is not None:
-        check_staged(dataset_strategy, {"--pass": which, "--conservative": conservative or None})
-        staged = planned_stages(target, devices, mesh, option, search=search, **stages, **settings)
+    if asked.stages is not None:
+        staged = asked.planned_stages(target, {"--pass": which, "--conservative": conservative or None})
         _print_explained(ExplainRecord(value, stages=staged.explained(value)), as_json)
         return
-    _check(target, devices, mesh, which or "full")
+    _check(target, asked, which or "full")
     with doing("spreading shardings by rules"):
-        spread = _run(target, devices, mesh, which or "full", conservative)
+        spread = _run(target, asked, which or "full", conservative)
     if which is not None:
         found = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
     else:
-        settings["dataset_strategy"] = dataset_strategy
-        found = _explained(target, spread, value, devices, mesh, search, option, settings)
+        found = _explained(target, spread, value, asked)
     _print_explained(found, as_json)
 
 
@@ -225,25 +190,16 @@ def _text(found: ExplainRecord) -> str:
     return f"{plan}\nby rules alone, before any search:\n{textwrap.indent(rules, '  ')}\n"
 
 
-def _explained(
-    target: str,
-    spread: Propagated,
-    name: str,
-    devices: int | None,
-    mesh: str | None,
-    search: str | None,
-    option: list[str] | None,
-    settings: dict[str, Any],
-) -> ExplainRecord:
+def _explained(target: str, spread: Propagated, name: str, asked: AskedInStages) -> ExplainRecord:
     """How a value lies in the plan, and what rules say of it; of a module that cannot be planned, why."""
     try:
         rules, unknown = tuple(spread.explain(name).splitlines()), None
     except UnknownNameError as error:  # it may be of the plan alone: an activation that is made again, say
         rules, unknown = (), error
     try:
-        planned = planned_target(target, devices, mesh, option, search=search, **settings)
+        planned = asked.planned(target)
     except AutoshardError as error:
-        if search is not None or not _is_module(target):
+        if asked.search is not None or not _is_module(target):
             raise
         if unknown is not None:
             raise unknown from None
@@ -280,12 +236,12 @@ def _is_module(target: str) -> bool:
     return not target.rpartition(":")[0].endswith(".py")
 
 
-def _check(target: str, devices: int | None, mesh: str | None, which: str) -> None:
+def _check(target: str, on: DeviceOptions, which: str) -> None:
     from autoshard.api.propagate import options_of
 
     options_of(which)
     if not _is_module(target):
-        read_mesh(devices, mesh)
+        read_mesh(on)
         return
     path = Path(target)
     if path.is_dir():
@@ -296,8 +252,8 @@ def _check(target: str, devices: int | None, mesh: str | None, which: str) -> No
         raise TargetError(f"cannot read {path}: there is no such file")
     if path.suffix not in _MODULES:
         raise TargetError(f"cannot read {path}: the name of a StableHLO module ends in {', '.join(_MODULES)}")
-    if devices is not None or mesh is not None:
-        given = "-n" if devices is not None else "--mesh"
+    if on.are_given:
+        given = "-n" if on.devices is not None else "--mesh"
         raise MeshError(
             f"{path} is a module, which is spread over the meshes that it names itself (sdy.mesh); leave {given} out"
         )
@@ -318,12 +274,12 @@ def _check_script(out: Path | None, keep_rules: bool) -> None:
             raise ContextError(f"{option} is for StableHLO modules; the model of a script cannot be written as one")
 
 
-def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool) -> Propagated:
+def _run(target: str, on: DeviceOptions, which: str, conservative: bool) -> Propagated:
     from autoshard.api.propagate import propagate as spread
 
     if _is_module(target):
         return spread(Path(target), which=which, conservative=conservative)
     model, inputs = load_target(target)
-    over = read_mesh(devices, mesh)
+    mesh = read_mesh(on)
     with prints_apart():
-        return spread(model, inputs, over, which=which, conservative=conservative)
+        return spread(model, inputs, mesh, which=which, conservative=conservative)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText, read_mesh
+from autoshard.cli.app import DeviceOptions, read_mesh
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -46,8 +46,7 @@ def redistribute(
             "with a type after the arrow the tensor is reshaped: 'f32[64, 32] dp, tp -> f32[2048] dp.tp'.",
         ),
     ],
-    devices: Devices = None,
-    mesh: MeshText = None,
+    on: DeviceOptions,
     hardware: Annotated[
         str, typer.Option("--hardware", metavar="NAME", help="Links to price the steps by; see autoshard hardware.")
     ] = "cpu",
@@ -69,7 +68,7 @@ def redistribute(
     from autoshard.api import known_hardware
     from autoshard.cost.prices import Prices
 
-    over, prices = read_mesh(devices, mesh), Prices(known_hardware(hardware))
+    over, prices = read_mesh(on), Prices(known_hardware(hardware))
     asked = read_change(change, over)
     if asked.new != asked.of:
         _reshape(asked, prices, as_json)

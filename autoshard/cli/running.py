@@ -15,24 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from autoshard.cli.output import check_folder, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    read_options,
-    read_stages,
-)
+from autoshard.cli.planned import DATASET, PlanOptions, StageOptions, check_has_stages
 from autoshard.cli.progress import note
 from autoshard.cli.records import RunRecord
 from autoshard.cli.target import TargetError, in_script, is_module
@@ -159,17 +142,9 @@ def run(
             help="Of a model: go on from the newest checkpoint there, of whatever mesh, plan or stages.",
         ),
     ] = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    *,
+    plan: PlanOptions,
+    stages: StageOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Of a model or module: print what came out as JSON and nothing else.")
     ] = False,
@@ -181,9 +156,7 @@ def run(
     `autoshard plan`.
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
-    settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
-    settings |= {"micro_batches": micro_batches, "statistics": statistics}
-    stages = read_stages(pipeline, schedule, chunks, stage)
+    cut = stages.stages
     given = [str(script), *(arguments or [])]
     if trace is not None:
         _check_trace(script, trace, engine)
@@ -192,24 +165,22 @@ def run(
             "engine": engine,
             "device": device,
             "mesh": mesh,
-            "option": option,
-            "pipeline": pipeline,
+            "pipeline": stages.pipeline,
             "json": as_json or None,
             "save": save,
             "resume": resume,
         }
-        _check_script(script, check, {**settings, **own})
+        _check_script(script, check, {**vars(plan), **own})
         raise typer.Exit(launch(given, ranks, **options))
     check_engine_device(engine, device)
     if device == "cuda" and hosts is None and rank_table is None:
         _check_cuda(engine)
     if engine == "xla" and (hosts is not None or rank_table is not None):
         raise TargetError("--engine xla runs on this host's devices alone; leave out --hosts and --rank-table")
-    settings["options"] = read_options(option or ())
-    settings |= {"engine": engine, "device": device}
-    if stages is not None:
+    settings = {**plan.settings, "engine": engine, "device": device}
+    if cut is not None:
         _check_stages(script, settings)
-        settings["stages"] = stages
+        settings["stages"] = cut
     if is_module(script) and (save or resume):
         raise TargetError(f"--save and --resume go with a model, SCRIPT.py:NAME, not with {script}")
     if len(given) > 1:
@@ -258,12 +229,9 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
 
 def _check_stages(target: Path, settings: Mapping[str, Any]) -> None:
     """That nothing else is asked of a run in stages than it can do."""
-    if is_module(target):
-        raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
-    usual = {"dataset_strategy": DATASET}
-    wrong = [f"--{name.replace('_', '-')}" for name, value in usual.items() if settings[name] != value]
-    if wrong:
-        raise TargetError(f"{' and '.join(wrong)}: not for a run in stages (--pipeline) yet; leave it out")
+    check_has_stages(str(target))
+    if settings["dataset_strategy"] != DATASET:
+        raise TargetError("--dataset-strategy: not for a run in stages (--pipeline) yet; leave it out")
 
 
 def _check_cuda(engine: str) -> None:
@@ -342,8 +310,7 @@ def on_devices(arguments: list[str], timeout: float | None) -> int:
 
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
-    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY, "device": DEVICE}
-    usual["statistics"] = BATCH
+    usual = {**vars(PlanOptions()), "engine": NUMPY, "device": DEVICE}
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(

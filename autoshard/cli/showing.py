@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.cli.app import DeviceOptions, console, read_mesh
 from autoshard.cli.output import Drawing, check_drawing, print_json
 from autoshard.cli.progress import note
 from autoshard.cli.records import (
@@ -48,14 +48,13 @@ def layout(
             help="Axes per dim, e.g. 'dp, tp', 'dp.tp, -' or, with terms of a sum over tp, 'dp, - +tp'.",
         ),
     ],
-    devices: Devices = None,
-    mesh: MeshText = None,
+    on: DeviceOptions,
     out: Drawing = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print blocks and ranks as JSON and nothing else.")] = False,
 ) -> None:
     """Draw which rank holds which block of a tensor, with MindSpore's device matrix and tensor map."""
     check_drawing(out)
-    of, over = TensorType.parse(tensor), read_mesh(devices, mesh)
+    of, over = TensorType.parse(tensor), read_mesh(on)
     lies = Layout.parse(text, over)
     lies.check_fits(of.shape, str(of))
     local = of.with_shape(lies.local_shape(of.shape))
@@ -101,8 +100,8 @@ def operators(
             help="A call of it, e.g. 'f32[64, 24]' 'f32[24, 12]' transpose_b=False.",
         ),
     ] = None,
-    devices: Devices = None,
-    mesh: MeshText = None,
+    *,
+    on: DeviceOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
 ) -> None:
     """List the operators, or describe one: with a call also its rule, with -n or --mesh its strategies."""
@@ -119,7 +118,7 @@ def operators(
         console().print(table)
         return
     op = lookup(name)
-    over = None if devices is None and mesh is None else read_mesh(devices, mesh)
+    over = read_mesh(on) if on.are_given else None
     if over is not None and not call:
         raise ShapeError(f"the strategies of {name} depend on its operands; add their types, e.g. 'f32[64, 24]'")
     if as_json:

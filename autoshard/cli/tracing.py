@@ -7,29 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    Target,
-    check_staged,
-    planned_stages,
-    planned_target,
-    read_stages,
-)
+from autoshard.cli.planned import AskedInStages, Target
 from autoshard.cli.planning import read_ranks
 from autoshard.cli.records import TraceRecord
 from autoshard.util.doing import doing
@@ -48,19 +27,8 @@ def trace(
         str | None,
         typer.Option("--ranks", metavar="RANKS", help="'all', or numbers. Default: the first eight; or of each group."),
     ] = None,
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
+    *,
+    asked: AskedInStages,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write the predicted step of a plan as a trace: what each rank does when, what it waits for, what lies in memory.
@@ -71,15 +39,11 @@ def trace(
     from autoshard.exporters.trace import save_trace
 
     check_file(output)
-    settings = {"search": search, "hardware": hardware, "memory": memory, "micro_batches": micro_batches}
-    settings["statistics"] = statistics
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    if stages is not None:
-        check_staged(dataset_strategy)
-        staged = planned_stages(target, devices, mesh, option, **stages, **settings)
+    if asked.stages is not None:
+        staged = asked.planned_stages(target)
         data, seconds = _of_stages(staged, ranks), staged.price.seconds
     else:
-        planned = planned_target(target, devices, mesh, option, dataset_strategy=dataset_strategy, **settings)
+        planned = asked.planned(target)
         data, seconds = _in_one_piece(planned, ranks), planned.cost.seconds
     with doing("writing the trace"):
         path = save_trace(data, output)

@@ -9,28 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText, console
+from autoshard.cli.app import console
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import (
-    BATCH,
-    DATASET,
-    HARDWARE,
-    Chunks,
-    DatasetStrategy,
-    HardwareName,
-    Memory,
-    MicroBatches,
-    ModeOptions,
-    Pipeline,
-    ScheduleName,
-    Search,
-    StageOfNames,
-    Statistics,
-    check_staged,
-    planned_stages,
-    planned_target,
-    read_stages,
-)
+from autoshard.cli.planned import Asked, AskedInStages
 from autoshard.cli.records import ViewRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError, PlanError
@@ -63,19 +44,8 @@ def view(
             help="Write one picture instead, 'timeline' or 'memory', to -o FILE.svg, .png or .pdf (needs matplotlib).",
         ),
     ] = None,
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    pipeline: Pipeline = None,
-    schedule: ScheduleName = None,
-    chunks: Chunks = None,
-    stage: StageOfNames = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
+    *,
+    asked: AskedInStages,
     show: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
@@ -96,20 +66,14 @@ def view(
             f"{output} is no page; say which picture of the plan to draw there: --plot timeline or memory"
         )
     check_file(output)
-    settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
-    settings |= {"micro_batches": micro_batches, "statistics": statistics}
-    stages = read_stages(pipeline, schedule, chunks, stage)
-    if stages is not None:
+    if asked.stages is not None:
         unlike = {"--against": against, "--plot": plotted, "a second target": targets[1:] or None}
-        check_staged(dataset_strategy, unlike)
-        asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
-        asked["statistics"] = statistics
-        planned = planned_stages(targets[0], devices, mesh, option, **stages, **asked)
+        planned = asked.planned_stages(targets[0], unlike)
         with doing("writing the page"):
             planned.view().save(output)
         _report(output, (planned.price.seconds,), as_json, show)
         return
-    plans = _plans(targets, against, devices, mesh, option, search, settings)
+    plans = _plans(targets, against, asked)
     with doing("writing the page" if plotted is None else "drawing"):
         if plotted is None:
             view_of(*zip(*plans, strict=True)).save(output)
@@ -130,15 +94,8 @@ def _report(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool)
 def diff(
     targets: Targets,
     against: Against = None,
-    devices: Devices = None,
-    mesh: MeshText = None,
-    search: Search = None,
-    hardware: HardwareName = HARDWARE,
-    dataset_strategy: DatasetStrategy = DATASET,
-    memory: Memory = None,
-    option: ModeOptions = None,
-    micro_batches: MicroBatches = 1,
-    statistics: Statistics = BATCH,
+    *,
+    asked: Asked,
     as_json: Annotated[bool, typer.Option("--json", help="Print what differs as JSON and nothing else.")] = False,
 ) -> None:
     """Tell what differs between two plans: what a step costs, strategies, redistributions, layouts of inputs.
@@ -151,9 +108,7 @@ def diff(
     from autoshard.exporters.plan_records import PlanRecord
     from costmodel.json_door import convert, plain
 
-    settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
-    settings |= {"micro_batches": micro_batches, "statistics": statistics}
-    plans = _plans(targets, against, devices, mesh, option, search, settings)
+    plans = _plans(targets, against, asked)
     if len(plans) != 2:
         raise ContextError("diff compares two plans: name two targets, or one with --against MODE")
     found = difference(*(convert(one, PlanRecord) for one, _ in plans))
@@ -163,15 +118,7 @@ def diff(
         print_difference(found, console())
 
 
-def _plans(
-    targets: list[str],
-    against: str | None,
-    devices: int | None,
-    mesh: str | None,
-    option: list[str] | None,
-    search: str | None,
-    settings: dict[str, Any],
-) -> list[tuple[dict[str, Any], dict[str, str]]]:
+def _plans(targets: list[str], against: str | None, asked: Asked) -> list[tuple[dict[str, Any], dict[str, str]]]:
     """The data of the plans, one or two, each with what can be taken away of it."""
     if len(targets) + (against is not None) > 2:
         raise ContextError("one plan or two can be shown: give one or two targets, or one with --against")
@@ -181,11 +128,11 @@ def _plans(
     def planned(target: str, mode: str | None) -> tuple[dict[str, Any], dict[str, str]]:
         if target.endswith(".json"):
             return _from_file(Path(target), mode), {}
-        found = planned_target(target, devices, mesh, option, search=mode, **settings)
+        found = asked.planned(target, mode)
         with doing("collecting what to show"):
             return to_json(found, everything=True), exported(found)
 
-    ways = [(one, search) for one in targets] + ([(targets[0], against)] if against is not None else [])
+    ways = [(one, asked.search) for one in targets] + ([(targets[0], against)] if against is not None else [])
     return [planned(*one) for one in ways]
 
 
