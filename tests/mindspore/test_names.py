@@ -19,7 +19,6 @@ import pytest
 import autoshard as ash
 import autoshard.mindspore as ms
 from autoshard.mindspore import nn, ops
-from autoshard.mindspore.ops.primitive import PRIMITIVES
 from autoshard.util.errors import AutoshardError, ShapeError
 from tests.mindspore.cases import DOCUMENTED, LINES, RAISES, names
 from tests.mindspore.record import flat
@@ -211,7 +210,7 @@ def offered() -> list[tuple[str, str]]:
 
 def arguments(kind: Any) -> list[inspect.Parameter]:
     """Ours, without those that only this package has, which are given by name alone."""
-    if inspect.isclass(kind) and kind in PRIMITIVES.values():
+    if hasattr(kind, "made_with"):
         signature = kind.made_with
     else:
         made = kind.__init__ if inspect.isclass(kind) and "__new__" not in vars(kind) else kind

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from inspect import Signature, signature
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore import ops
 from autoshard.mindspore.ops.entries import dims_of
 from autoshard.mindspore.ops.neural import with_count
-from autoshard.mindspore.ops.primitive import as_tensors
+from autoshard.mindspore.ops.primitive import Named, as_tensors
 from autoshard.trace.cell import Cell
 from autoshard.trace.initializer import Uniform, deferred, next_seed
 from autoshard.trace.parameter import Parameter
@@ -219,107 +220,75 @@ class Pad(Cell):
 
 
 class _Activation(Cell):
-    """A cell around one primitive, which it holds under the primitive's own name."""
+    """A cell around one primitive, which it holds under the primitive's own name, and is made with what that is."""
 
-    primitive: str
+    primitive: type[Named]
     label: str
 
-    def __init__(self, **attrs: Any) -> None:
+    def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__()
-        setattr(self, self.label, getattr(ops, self.primitive)(**attrs))
+        setattr(self, self.label, self.primitive(*args, **attrs))
 
     def construct(self, x: Any) -> Any:
         return getattr(self, self.label)(x)
 
 
-def _plain(name: str, primitive: str, label: str) -> type[_Activation]:
-    """An activation without attributes."""
-    doc = getattr(ops, primitive).__doc__
-
-    def make(self: _Activation) -> None:
-        _Activation.__init__(self)
-
-    members = {"primitive": primitive, "label": label, "__doc__": doc, "__module__": __name__, "__init__": make}
+def _of_primitive(name: str, primitive: type[Named], label: str) -> type[_Activation]:
+    made = {"primitive": primitive, "label": label, "made_with": primitive.made_with}
+    members = {**made, "__signature__": primitive.made_with, "__doc__": primitive.__doc__, "__module__": __name__}
     return type(name, (_Activation,), members)
 
 
-ReLU = _plain("ReLU", "ReLU", "relu")
-ReLU6 = _plain("ReLU6", "ReLU6", "relu6")
-Tanh = _plain("Tanh", "Tanh", "tanh")
-Sigmoid = _plain("Sigmoid", "Sigmoid", "sigmoid")
-HSigmoid = _plain("HSigmoid", "HSigmoid", "hsigmoid")
-HSwish = _plain("HSwish", "HSwish", "hswish")
-Mish = _plain("Mish", "Mish", "mish")
-SeLU = _plain("SeLU", "SeLU", "selu")
-Softsign = _plain("Softsign", "Softsign", "softsign")
-FastGelu = _plain("FastGelu", "FastGeLU", "fast_gelu")
+ReLU = _of_primitive("ReLU", ops.ReLU, "relu")
+ReLU6 = _of_primitive("ReLU6", ops.ReLU6, "relu6")
+Tanh = _of_primitive("Tanh", ops.Tanh, "tanh")
+Sigmoid = _of_primitive("Sigmoid", ops.Sigmoid, "sigmoid")
+HSigmoid = _of_primitive("HSigmoid", ops.HSigmoid, "hsigmoid")
+HSwish = _of_primitive("HSwish", ops.HSwish, "hswish")
+Mish = _of_primitive("Mish", ops.Mish, "mish")
+SeLU = _of_primitive("SeLU", ops.SeLU, "selu")
+Softsign = _of_primitive("Softsign", ops.Softsign, "softsign")
+FastGelu = _of_primitive("FastGelu", ops.FastGeLU, "fast_gelu")
+Softmax = _of_primitive("Softmax", ops.Softmax, "softmax")
+LogSoftmax = _of_primitive("LogSoftmax", ops.LogSoftmax, "log_softmax")
+ELU = _of_primitive("ELU", ops.Elu, "elu")
+CELU = _of_primitive("CELU", ops.CeLU, "celu")
+SoftShrink = _of_primitive("SoftShrink", ops.SoftShrink, "softshrink")
+HShrink = _of_primitive("HShrink", ops.HShrink, "hshrink")
 
 
 class _Function(Cell):
-    """A cell around a function of x alone; `given` are its further arguments."""
+    """A cell around a function of x, made with the function's further arguments."""
 
     function: Callable
+    made_with: Signature
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__()
-        self.given = given
+        bound = self.made_with.bind(*args, **given)
+        bound.apply_defaults()
+        self.given = bound.args
 
     def construct(self, x: Any) -> Any:
         return type(self).function(x, *self.given)
 
 
-class LogSigmoid(_Function):
-    """The logarithm of the sigmoid."""
-
-    function = ops.logsigmoid
-
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class Tanhshrink(_Function):
-    """x - tanh(x)."""
-
-    function = ops.tanhshrink
-
-    def __init__(self) -> None:
-        super().__init__()
+def _of_function(name: str, function: Callable, *names: str) -> type[_Function]:
+    """The cell of a function; `names` are those of the further arguments, where they differ."""
+    _, *rest = (one for one in signature(function).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD)
+    made = Signature(
+        [one.replace(name=own) for one, own in zip(rest, names or [one.name for one in rest], strict=True)]
+    )
+    members = {"function": staticmethod(function), "made_with": made, "__signature__": made}
+    return type(name, (_Function,), {**members, "__doc__": function.__doc__, "__module__": __name__})
 
 
-class Hardtanh(_Function):
-    """Kept between two numbers."""
-
-    function = ops.hardtanh
-
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__(min_val, max_val)
-
-
-class Threshold(_Function):
-    """x where it is above `threshold`, else `value`."""
-
-    function = ops.threshold
-
-    def __init__(self, threshold: float, value: float) -> None:
-        super().__init__(threshold, value)
-
-
-class GLU(_Function):
-    """The first half along `axis` times the sigmoid of the second."""
-
-    function = ops.glu
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis)
-
-
-class Softmin(_Function):
-    """Softmax of -x."""
-
-    function = ops.softmin
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis)
+LogSigmoid = _of_function("LogSigmoid", ops.logsigmoid)
+Tanhshrink = _of_function("Tanhshrink", ops.tanhshrink)
+Hardtanh = _of_function("Hardtanh", ops.hardtanh)
+Threshold = _of_function("Threshold", ops.threshold, "threshold", "value")
+GLU = _of_function("GLU", ops.glu)
+Softmin = _of_function("Softmin", ops.softmin)
 
 
 class SiLU(Cell):
@@ -342,60 +311,6 @@ class GELU(Cell):
 
     def construct(self, x: Any) -> Any:
         return as_tensors(self.gelu(x))
-
-
-class Softmax(_Activation):
-    """exp(x) divided by its sum along `axis`."""
-
-    primitive, label = "Softmax", "softmax"
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis=axis)
-
-
-class LogSoftmax(_Activation):
-    """The logarithm of Softmax along `axis`."""
-
-    primitive, label = "LogSoftmax", "log_softmax"
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__(axis=axis)
-
-
-class ELU(_Activation):
-    """x where it is at least 0, else alpha (exp(x) - 1)."""
-
-    primitive, label = "Elu", "elu"
-
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__(alpha=alpha)
-
-
-class CELU(_Activation):
-    """x where it is at least 0, else alpha (exp(x / alpha) - 1)."""
-
-    primitive, label = "CeLU", "celu"
-
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__(alpha=alpha)
-
-
-class SoftShrink(_Activation):
-    """x moved by `lambd` towards 0, at most to it."""
-
-    primitive, label = "SoftShrink", "softshrink"
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__(lambd=lambd)
-
-
-class HShrink(_Activation):
-    """x where it is further than `lambd` from 0, else 0."""
-
-    primitive, label = "HShrink", "hshrink"
-
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__(lambd=lambd)
 
 
 class LeakyReLU(Cell):

@@ -30,16 +30,6 @@ def subtract(input: Any, other: Any, *, alpha: float = 1) -> Any:
     return elementwise.Sub()(input, other if alpha == 1 else elementwise.Mul()(other, alpha))
 
 
-def remainder(input: Any, other: Any) -> Any:
-    """input - floor(input / other) * other: it has the sign of `other`."""
-    return elementwise.FloorMod()(input, other)
-
-
-def fmod(input: Any, other: Any) -> Any:
-    """input - trunc(input / other) * other: it has the sign of `input`."""
-    return elementwise.Mod()(input, other)
-
-
 def round(input: Any, *, decimals: int = 0) -> Any:
     """The nearest whole number, of two the even one; or so many decimals."""
     return elementwise.Round()(input, decimals)
@@ -101,11 +91,6 @@ def silu(input: Any) -> Any:
     return as_tensors(core.silu(input))
 
 
-def elu(input_x: Any, alpha: float = 1.0) -> Any:
-    """x where it is at least 0, else alpha (exp(x) - 1)."""
-    return elementwise.Elu(alpha)(input_x)
-
-
 def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
     """x where it is at least 0, else alpha x."""
     below = core.scalar_mul(core.minimum(input, core.zeros_like(input)), factor=alpha)
@@ -133,11 +118,6 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
 def softmax(input: Any, axis: int = -1, *, dtype: Any = None) -> Any:
     """exp(x) divided by its sum along `axis`; in another element type, if given."""
     return neural.Softmax(axis)(input if dtype is None else elementwise.Cast()(input, dtype))
-
-
-def log_softmax(logits: Any, axis: int = -1) -> Any:
-    """The logarithm of `softmax`."""
-    return neural.LogSoftmax(axis)(logits)
 
 
 def where(condition: Any, input: Any, other: Any) -> Any:
@@ -188,21 +168,6 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
 
 def _times(x: Any, value: Any) -> Any:
     return x if isinstance(value, int | float) and value == 1 else elementwise.Mul()(x, value)
-
-
-def celu(x: Any, alpha: float = 1.0) -> Any:
-    """See the primitive CeLU."""
-    return elementwise.CeLU(alpha)(x)
-
-
-def softshrink(input: Any, lambd: float = 0.5) -> Any:
-    """See the primitive SoftShrink."""
-    return elementwise.SoftShrink(lambd)(input)
-
-
-def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """See the primitive HShrink."""
-    return elementwise.HShrink(lambd)(input)
 
 
 def tanhshrink(input: Any) -> Any:

@@ -1,4 +1,4 @@
-"""MindSpore's functions that apply a primitive of the same operands."""
+"""MindSpore's functions that apply a primitive of the same operands, and attributes, in its order."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from autoshard.mindspore.ops import index as lookups
+from autoshard.mindspore.ops import loss, neural, shapes, state
 from autoshard.mindspore.ops import math as elementwise
-from autoshard.mindspore.ops import neural, shapes, state
 from autoshard.mindspore.ops.primitive import Named
 
 
 def _function(primitive: type[Named], *names: str) -> Callable:
-    """A call of the primitive, made without attributes; `names` are those of the operands, where they differ."""
+    """A call of the primitive: its operands, then what it is made with, as far as `names`, if given, go."""
+    operands, made = (list(one.parameters.values()) for one in (primitive.called_with, primitive.made_with))
+    own = [*operands, *made][: len(names) or len(operands)]
+    attributes = {name: one.name for name, one in zip(names[len(operands) :], made, strict=False)}
+    known = {name: one.name for name, one in zip(names, operands, strict=False)}
 
     def call(*args: Any, **given: Any) -> Any:
+        made_with = {attributes[name]: given.pop(name) for name in attributes if name in given}
         renamed = {known.get(name, name): value for name, value in given.items()}
-        return primitive()(*args, **renamed)
+        return primitive(*args[len(operands) :], **made_with)(*args[: len(operands)], **renamed)
 
-    parameters = list(primitive.called_with.parameters.values())
-    own = [
-        one.replace(name=name) for one, name in zip(parameters, names or [one.name for one in parameters], strict=True)
-    ]
-    known = {name: one.name for name, one in zip(names, parameters, strict=False)}
-    call.__signature__ = primitive.called_with.replace(parameters=own)  # type: ignore[attr-defined]
+    shown = [one.replace(name=name) for one, name in zip(own, names or [one.name for one in own], strict=True)]
+    call.__signature__ = primitive.called_with.replace(parameters=shown)  # type: ignore[attr-defined]
     call.__doc__ = primitive.__doc__
     return call
 
@@ -88,3 +89,34 @@ stop_gradient = _function(elementwise.StopGradient)
 bias_add = _function(neural.BiasAdd)
 bmm = _function(neural.BatchMatMul, "input_x", "mat2")
 mm = _function(neural.MatMul)
+remainder = _function(elementwise.FloorMod, "input", "other")
+fmod = _function(elementwise.Mod, "input", "other")
+elu = _function(elementwise.Elu, "input_x", "alpha")
+celu = _function(elementwise.CeLU, "x", "alpha")
+softshrink = _function(elementwise.SoftShrink, "input", "lambd")
+hardshrink = _function(elementwise.HShrink, "input", "lambd")
+log_softmax = _function(neural.LogSoftmax, "logits", "axis")
+rms_norm = _function(neural.RmsNorm, "x", "gamma", "epsilon")
+concat = cat = _function(shapes.Concat, "tensors", "axis")
+stack = _function(shapes.Stack, "tensors", "axis")
+unstack = _function(shapes.Unstack, "input_x", "axis")
+unbind = _function(shapes.Unstack, "input", "dim")
+broadcast_to = _function(shapes.BroadcastTo, "input", "shape")
+roll = _function(shapes.Roll, "input", "shifts", "dims")
+tril = _function(shapes.Tril, "input", "diagonal")
+triu = _function(shapes.Triu, "input", "diagonal")
+numel = _function(shapes.Size, "input")
+zeros = _function(shapes.Zeros, "size", "dtype")
+ones = _function(shapes.Ones, "shape", "dtype")
+strided_slice = _function(
+    shapes.StridedSlice, "input_x", "begin", "end", "strides", "begin_mask", "end_mask", "ellipsis_mask",
+    "new_axis_mask", "shrink_axis_mask",
+)  # fmt: skip
+gather = _function(lookups.Gather, "input_params", "input_indices", "axis", "batch_dims")
+sort = _function(lookups.Sort, "input_x", "axis", "descending")
+smooth_l1_loss = _function(loss.SmoothL1Loss, "input", "target", "beta", "reduction")
+binary_cross_entropy = _function(loss.BinaryCrossEntropy, "logits", "labels", "weight", "reduction")
+binary_cross_entropy_with_logits = _function(
+    loss.BCEWithLogitsLoss, "input", "target", "weight", "pos_weight", "reduction"
+)
+kl_div = _function(loss.KLDivLoss, "logits", "labels", "reduction")

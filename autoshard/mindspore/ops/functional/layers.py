@@ -92,11 +92,6 @@ def layer_norm(
     return as_tensors(core.layer_norm(input, gamma, beta, begin_norm_axis=len(input.shape) - len(last), epsilon=eps))
 
 
-def rms_norm(x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
-    """x divided by its root mean square, times gamma; and the factor that did it."""
-    return neural.RmsNorm(epsilon)(x, gamma)
-
-
 def batch_norm(
     input_x: Any,
     running_mean: Any,

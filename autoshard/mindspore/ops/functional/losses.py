@@ -21,32 +21,10 @@ def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     return as_tensors(core.l1_loss(input, target, reduction=reduction))
 
 
-def smooth_l1_loss(input: Any, target: Any, beta: float = 1.0, reduction: str = "none") -> Any:
-    """See the primitive SmoothL1Loss."""
-    return loss.SmoothL1Loss(beta, reduction)(input, target)
-
-
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """d^2 / 2 of differences d below delta, else delta (|d| - delta / 2)."""
     found = loss.SmoothL1Loss(delta, reduction)(input, target)
     return as_tensors(core.scalar_mul(found, factor=delta))
-
-
-def binary_cross_entropy(logits: Any, labels: Any, weight: Any = None, reduction: str = "mean") -> Any:
-    """The cross entropy of probabilities with probabilities."""
-    return loss.BinaryCrossEntropy(reduction)(logits, labels, weight)
-
-
-def binary_cross_entropy_with_logits(
-    input: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
-) -> Any:
-    """The cross entropy of the sigmoid of logits with probabilities."""
-    return loss.BCEWithLogitsLoss(reduction)(input, target, weight, pos_weight)
-
-
-def kl_div(logits: Any, labels: Any, reduction: str = "mean") -> Any:
-    """See the primitive KLDivLoss."""
-    return loss.KLDivLoss(reduction=reduction)(logits, labels)
 
 
 def nll_loss(

@@ -13,6 +13,7 @@ from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops import index as lookups
 from autoshard.mindspore.ops import math as elementwise
 from autoshard.mindspore.ops import shapes
+from autoshard.mindspore.ops.functional.calls import broadcast_to
 from autoshard.mindspore.ops.primitive import as_tensors, plain
 from autoshard.util.errors import ShapeError
 
@@ -36,29 +37,6 @@ def chunk(input: Any, chunks: int, axis: int = 0) -> Any:
     return split(input, -(-input.shape[axis] // chunks), axis)
 
 
-def concat(tensors: Any, axis: int = 0) -> Any:
-    """Tensors one behind the other along `axis`."""
-    return shapes.Concat(axis)(tensors)
-
-
-cat = concat
-
-
-def stack(tensors: Any, axis: int = 0) -> Any:
-    """Tensors of one shape along a new axis."""
-    return shapes.Stack(axis)(tensors)
-
-
-def unstack(input_x: Any, axis: int = 0) -> Any:
-    """The tensors that lie along `axis`."""
-    return shapes.Unstack(axis)(input_x)
-
-
-def unbind(input: Any, dim: int = 0) -> Any:
-    """The tensors that lie along `dim`."""
-    return shapes.Unstack(dim)(input)
-
-
 def squeeze(input: Any, axis: Any = None) -> Any:
     """Without the dims of size 1 at `axis`, or any."""
     return shapes.Squeeze(shapes.axes(axis))(input)
@@ -78,19 +56,9 @@ def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = 
     return as_tensors(core.reshape(input, shape=(*input.shape[:first], whole, *input.shape[last + 1 :])))
 
 
-def broadcast_to(input: Any, shape: Sequence[int]) -> Any:
-    """Repeated along new leading dims, and along dims of size 1; -1 keeps a dim."""
-    return shapes.BroadcastTo(plain(shape))(input)
-
-
 def flip(input: Any, dims: Any) -> Any:
     """In reversed order along dims."""
     return shapes.ReverseV2(shapes.axes(dims))(input)
-
-
-def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
-    """Moved by `shifts` along `dims`; what leaves at the end comes in at the begin."""
-    return shapes.Roll(shifts, dims)(input)
 
 
 def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
@@ -105,37 +73,11 @@ def t(input: Any) -> Any:
     return input if len(input.shape) < 2 else swapaxes(input, 0, 1)
 
 
-def tril(input: Any, diagonal: int = 0) -> Any:
-    """Zeros above a diagonal of the last two dims."""
-    return shapes.Tril(diagonal)(input)
-
-
-def triu(input: Any, diagonal: int = 0) -> Any:
-    """Zeros below a diagonal of the last two dims."""
-    return shapes.Triu(diagonal)(input)
-
-
 def narrow(input: Any, axis: int, start: int, length: int) -> Any:
     """`length` elements from `start` on along `axis`."""
     begin, sizes = [0] * len(input.shape), list(input.shape)
     begin[axis], sizes[axis] = start, length
     return shapes.Slice()(input, tuple(begin), tuple(sizes))
-
-
-def strided_slice(
-    input_x: Any,
-    begin: Any,
-    end: Any,
-    strides: Any,
-    begin_mask: int = 0,
-    end_mask: int = 0,
-    ellipsis_mask: int = 0,
-    new_axis_mask: int = 0,
-    shrink_axis_mask: int = 0,
-) -> Any:
-    """See the primitive StridedSlice."""
-    made = shapes.StridedSlice(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return made(input_x, begin, end, strides)
 
 
 def pad(input_x: Any, padding: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
@@ -216,11 +158,6 @@ def meshgrid(*inputs: Any, indexing: str = "xy") -> tuple[Any, ...]:
     )
 
 
-def numel(input: Any) -> int:
-    """The number of elements."""
-    return shapes.Size()(input)
-
-
 def sequence_mask(lengths: Any, maxlen: int | None = None) -> Any:
     """Along a new last dim of `maxlen`, whether its place is below the length."""
     if maxlen is None:
@@ -232,11 +169,6 @@ def sequence_mask(lengths: Any, maxlen: int | None = None) -> Any:
 
 
 # -- looking up
-
-
-def gather(input_params: Any, input_indices: Any, axis: int, batch_dims: int = 0) -> Any:
-    """Slices along `axis`, one per index."""
-    return lookups.Gather(batch_dims)(input_params, input_indices, axis)
 
 
 def index_select(input: Any, axis: int, index: Any) -> Any:
@@ -258,27 +190,12 @@ def topk(input: Any, k: int, dim: int | None = None, largest: bool = True, sorte
     return (values, places) if at == rank - 1 else (swapaxes(values, at, rank - 1), swapaxes(places, at, rank - 1))
 
 
-def sort(input_x: Any, axis: int = -1, descending: bool = False) -> Any:
-    """The elements in order along `axis`, and their places."""
-    return lookups.Sort(axis, descending)(input_x)
-
-
 def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
     """The places of the elements in order along `axis`."""
     return lookups.Sort(axis, descending)(input)[1]
 
 
 # -- tensors out of nothing
-
-
-def zeros(size: Any, dtype: Any = None) -> Any:
-    """0 everywhere."""
-    return shapes.Zeros()(size, dtype)
-
-
-def ones(shape: Any, dtype: Any = None) -> Any:
-    """1 everywhere."""
-    return shapes.Ones()(shape, dtype)
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
