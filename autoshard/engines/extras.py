@@ -1,4 +1,4 @@
-"""Whether the packages that an engine needs are there."""
+"""Whether the packages that an extra of autoshard brings are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from autoshard.util.errors import RuntimeSetupError
 
-_PACKAGES = {"torch": ("torch", "ml_dtypes"), "jax": ("jax", "jaxlib")}
+_PACKAGES = {"torch": ("torch", "ml_dtypes"), "jax": ("jax", "jaxlib"), "viz": ("pydot",)}
 
 
 def need(extra: str, what: str) -> None:

@@ -34,18 +34,18 @@ def _dtensor(planned: PlannedData) -> dict[str, Any]:
 
 
 def _jax(planned: PlannedData) -> dict[str, Any]:
-    from autoshard.frontends.extra import need_jax
+    from autoshard.engines.extras import need
 
-    need_jax("exporting a plan as PartitionSpecs")
+    need("jax", "exporting a plan as PartitionSpecs")
     from autoshard.exporters.jax_sharding import jax_shardings
 
     return jax_shardings(planned.plan).to_data()
 
 
 def _sdy(planned: PlannedData) -> str:
-    from autoshard.frontends.extra import need_jax
+    from autoshard.engines.extras import need
 
-    need_jax("exporting a plan as a StableHLO module")
+    need("jax", "exporting a plan as a StableHLO module")
     from autoshard.exporters.plan_sdy import is_of_module, plan_module
     from autoshard.exporters.traced_sdy import traced_module
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autoshard.frontends.extra import need
+from autoshard.engines.extras import need
 from autoshard.ir.graph import Node, Value
 from autoshard.plan.plan import Plan
 from autoshard.report.modules import module_path
@@ -88,7 +88,7 @@ def dot(planned: PlannedData) -> str:
     Raises:
         RuntimeSetupError: pydot, which writes it, is not installed.
     """
-    need("exporting a plan as DOT", "viz", "pydot")
+    need("viz", "exporting a plan as DOT")
     import networkx as nx
 
     return nx.nx_pydot.to_pydot(_quoted(plan_networkx(planned))).to_string()

@@ -4,15 +4,19 @@ import of the same module (one that evaluates it, or trains other parts of it).
 
 from __future__ import annotations
 
+import copy
 import difflib
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.trace import Cell, Traced
 from autoshard.trace.parameter import Parameter
+from autoshard.transform.train import TrainStep
 from autoshard.util.errors import UnknownNameError
 
 
@@ -74,10 +78,38 @@ def _says(name: str, missing: list[str], state: Mapping[str, Any], is_own: bool)
 
 
 class KeptModel(Cell):
-    """An imported model, whose `traced` graph reads its parameters and its optimizer's states."""
+    """An imported model, whose `traced` graph, that of its `step` if it is trained, reads its parameters and its
+    optimizer's states."""
 
     name: str
     traced: Traced
+    optimizer: Any
+    step: TrainStep
+    _data: dict[str, TensorType]
+
+    @property
+    def input_types(self) -> dict[str, TensorType]:
+        """The tensors that it takes, by name, in order."""
+        return dict(self._data)
+
+    def with_traced(self, traced: Traced) -> Self:
+        """The same model and parameters with another trace, such as one that asks for shardings."""
+        changed = copy.copy(self)
+        vars(changed)["traced"] = traced
+        if self.optimizer is not None:
+            vars(changed)["step"] = replace(self.step, traced=traced)
+        return changed
+
+    def _named(self, function: Callable) -> Callable:
+        """The function with arguments called as the model's."""
+
+        def run(*tensors: Any) -> Any:
+            return function(*tensors)
+
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        names = [inspect.Parameter(name, kind) for name in self._data]
+        run.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+        return run
 
     @property
     def _kept(self) -> Kept:

@@ -19,6 +19,7 @@ from autoshard.ops.attention_blocks import (
     AUTO,
     BLOCK,
     WAYS,
+    PairWork,
     Scoring,
     Shape,
     State,
@@ -26,20 +27,17 @@ from autoshard.ops.attention_blocks import (
     fits_groups,
     group_marks,
     mask_marks,
-    most_seen,
     no_keys,
     parted,
     rebase,
     ring_parts,
     safe,
     scored_blocks,
-    seen_share,
     state_type,
-    turn_flops,
     with_rows,
 )
 from autoshard.ops.attributes import OperatorPlacement
-from autoshard.ops.options import Storage, UnequalFlops
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
@@ -68,27 +66,8 @@ def _type(q: DType, k: DType, v: DType, *_: DType, **__: object) -> DType:
     return v
 
 
-def _flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object) -> float:
-    """For each pair of a query and a key that it sees: both products, and a few for the exponential; per index
-    combination."""
-    return seen_share(q, k, causal, window) * _pair_flops(q, v) / (q[-1] * v[-1])
-
-
-def _imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
-    return most_seen(local[0].shape, local[1].shape, whole[0].shape[-2], causal, window)
-
-
-def _pair_flops(q: Shape, v: Shape) -> int:
-    return 2 * (q[-1] + v[-1]) + 8
-
-
-def _turn_flops(q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
-    """Of all pairs."""
-    return math.prod(q[:-1]) * k[-2] * _pair_flops(q, v)
-
-
-def _begin_flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object) -> float:
-    return seen_share(q, k, causal, window) * _turn_flops(q, k, v)
+_WORK = PairWork((0, 1, 2), lambda d, v: 2 * (d + v) + 8)
+"""Both products, and a few for the exponential."""
 
 
 def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -102,7 +81,7 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     "Attention",
     rule=_rule,
     dtype=_type,
-    flops=UnequalFlops(count=_flops, imbalance=_imbalance),
+    flops=_WORK.flops,
     storage=Storage(scratch=_scratch),
 )
 def attention(
@@ -176,7 +155,7 @@ def _turn_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     shape=_state_shapes,
     dtype=_state_type,
     storage=Storage(scratch=_turn_scratch),
-    flops=_begin_flops,
+    flops=_WORK.begin,
 )
 def attention_begin(q, k, v, *, scale, causal, window, softcap, first, first_key, keys):
     """The state of the queries after the first block of keys: the rank's own."""
@@ -190,7 +169,7 @@ def attention_begin(q, k, v, *, scale, causal, window, softcap, first, first_key
     shape=_state_shapes,
     dtype=_state_type,
     storage=Storage(scratch=_turn_scratch),
-    flops=turn_flops(_turn_flops),
+    flops=_WORK.turn,
 )
 def attention_turn(q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys):
     """The state after one block of keys and values more."""

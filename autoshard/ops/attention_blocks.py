@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -245,25 +246,54 @@ def _steps(count: int, most: int) -> float:
     return below * (below - 1) / 2 + (count - below) * most
 
 
-def turn_flops(all_pairs: Callable[..., float]) -> UnequalFlops:
-    """What ranks do with a block that comes round a ring, from what they would do with all its pairs: of causal ones
-    half of the ranks see all in the mean, half none, and these wait."""
+@dataclass(frozen=True)
+class PairWork:
+    """What an operator does for each pair of a query and a key that it sees.
 
-    def seen(causal: bool, window: int) -> float:
-        return 0.5 if causal and not window else 1.0
+    Args:
+        places: of queries, keys and values among the operands.
+        each: operations for a pair, from the sizes of a key and of a value.
+    """
 
-    def count(*shapes: Shape, causal: bool, window: int, **_: object) -> float:
-        return seen(causal, window) * all_pairs(*shapes)
+    places: tuple[int, int, int]
+    each: Callable[[int, int], int]
 
-    def imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
-        return 1 / seen(causal, window)
+    @property
+    def flops(self) -> UnequalFlops:
+        return UnequalFlops(self.count, self._imbalance)
 
-    return UnequalFlops(count, imbalance)
+    def count(self, *shapes: Shape, causal: bool, window: int, **_: object) -> float:
+        """Operations per index combination."""
+        q, k, v = (shapes[i] for i in self.places)
+        return seen_share(q, k, causal, window) * self.each(q[-1], v[-1]) / (q[-1] * v[-1])
 
+    def _imbalance(self, whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+        """How many times more pairs the last queries look at than their block's shape alone would say."""
+        queries, keys, _values = self.places
+        q, k = local[queries].shape, local[keys].shape
+        most = seen_share(q, k, causal, window, whole[queries].shape[-2])
+        return most / seen_share(q, k, causal, window)
 
-def most_seen(q: Shape, k: Shape, queries: int, causal: bool, window: int = 0) -> float:
-    """How many times more pairs the last of `queries` queries look at than the shapes q and k would alone."""
-    return seen_share(q, k, causal, window, queries) / seen_share(q, k, causal, window)
+    def begin(self, *shapes: Shape, causal: bool, window: int, **_: object) -> float:
+        """All operations with a rank's own blocks."""
+        q, k, _v = (shapes[i] for i in self.places)
+        return seen_share(q, k, causal, window) * self._all_pairs(shapes)
+
+    @property
+    def turn(self) -> UnequalFlops:
+        """What ranks do with a block that comes round a ring: of causal ones half of the ranks see all in the mean,
+        half none, and these wait."""
+        return UnequalFlops(self._turn, self._waiting)
+
+    def _all_pairs(self, shapes: Sequence[Shape]) -> float:
+        q, k, v = (shapes[i] for i in self.places)
+        return math.prod(q[:-1]) * k[-2] * self.each(q[-1], v[-1])
+
+    def _turn(self, *shapes: Shape, causal: bool, window: int, **_: object) -> float:
+        return (0.5 if causal and not window else 1.0) * self._all_pairs(shapes)
+
+    def _waiting(self, whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+        return 2.0 if causal and not window else 1.0
 
 
 # -- what else makes scores: masks, and a sink

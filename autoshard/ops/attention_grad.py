@@ -21,6 +21,7 @@ from autoshard.ops.attention import attention
 from autoshard.ops.attention_blocks import (
     BLOCK,
     Masks,
+    PairWork,
     Scoring,
     Shape,
     State,
@@ -31,7 +32,6 @@ from autoshard.ops.attention_blocks import (
     cut,
     group_marks,
     mask_marks,
-    most_seen,
     no_keys,
     parted,
     rebase,
@@ -41,14 +41,12 @@ from autoshard.ops.attention_blocks import (
     scored_blocks,
     scores_of,
     seen_by,
-    seen_share,
     state_type,
-    turn_flops,
     with_rows,
 )
 from autoshard.ops.attention_mask_grad import attention_mask_grad
 from autoshard.ops.attributes import OperatorPlacement
-from autoshard.ops.options import Filling, Storage, UnequalFlops
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import mul, sub
 from autoshard.ops.reduce import reduce_sum, sum_to
 from autoshard.ops.registry import operator
@@ -104,30 +102,8 @@ def _query_shapes(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> 
     return q, inner
 
 
-def _query_flops(
-    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object
-) -> float:
-    """Three products and an exponential for each pair of a query and a key that it sees; per index combination."""
-    return seen_share(q, k, causal, window) * _query_pair_flops(q, v) / (q[-1] * v[-1])
-
-
-def _query_imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
-    return most_seen(local[2].shape, local[3].shape, whole[2].shape[-2], causal, window)
-
-
-def _query_pair_flops(q: Shape, v: Shape) -> int:
-    return 4 * q[-1] + 2 * v[-1] + 10
-
-
-def _query_turn_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
-    """Of all pairs."""
-    return math.prod(q[:-1]) * k[-2] * _query_pair_flops(q, v)
-
-
-def _query_begin_flops(
-    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object
-) -> float:
-    return seen_share(q, k, causal, window) * _query_turn_flops(g, inner, q, k, v)
+_QUERY_WORK = PairWork((2, 3, 4), lambda d, v: 4 * d + 2 * v + 10)
+"""Three products and an exponential."""
 
 
 def _query_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -144,7 +120,7 @@ def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> t
     "AttentionQueryGrad",
     rule=_query_rule,
     dtype=_query_types,
-    flops=UnequalFlops(count=_query_flops, imbalance=_query_imbalance),
+    flops=_QUERY_WORK.flops,
     storage=Storage(scratch=_query_scratch),
 )
 def attention_query_grad(
@@ -222,7 +198,7 @@ def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> st
     shape=_query_state,
     dtype=_state_type,
     storage=Storage(scratch=_query_scratch),
-    flops=_query_begin_flops,
+    flops=_QUERY_WORK.begin,
 )
 def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, window, softcap, first, first_key, keys):
     """The state after the rank's own block of keys."""
@@ -236,7 +212,7 @@ def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, window, soft
     shape=_query_state,
     dtype=_state_type,
     storage=Storage(scratch=_query_scratch),
-    flops=turn_flops(_query_turn_flops),
+    flops=_QUERY_WORK.turn,
 )
 def attention_query_grad_turn(
     g, inner, q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys
@@ -281,54 +257,8 @@ def _key_shapes(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shap
     return k, v
 
 
-def _key_types(g: DType, inner: DType, q: DType, ends: DType, k: DType, v: DType, *_: DType, **__: object) -> tuple:
-    return k, v
-
-
-def _key_flops(
-    g: Shape,
-    inner: Shape,
-    q: Shape,
-    ends: Shape,
-    k: Shape,
-    v: Shape,
-    *_: Shape,
-    causal: bool,
-    window: int,
-    **__: object,
-) -> float:
-    """Four products and an exponential for each pair of a query and a key that it sees; per index combination."""
-    return seen_share(q, k, causal, window) * _key_pair_flops(q, v) / (q[-1] * v[-1])
-
-
-def _key_imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
-    return most_seen(local[2].shape, local[4].shape, whole[2].shape[-2], causal, window)
-
-
-def _key_pair_flops(q: Shape, v: Shape) -> int:
-    return 4 * q[-1] + 4 * v[-1] + 10
-
-
-def _key_turn_flops(
-    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, **__: object
-) -> float:
-    """Of all pairs."""
-    return math.prod(q[:-1]) * k[-2] * _key_pair_flops(q, v)
-
-
-def _key_begin_flops(
-    g: Shape,
-    inner: Shape,
-    q: Shape,
-    ends: Shape,
-    k: Shape,
-    v: Shape,
-    *_: Shape,
-    causal: bool,
-    window: int,
-    **__: object,
-) -> float:
-    return seen_share(q, k, causal, window) * _key_turn_flops(g, inner, q, ends, k, v)
+_KEY_WORK = PairWork((2, 4, 5), lambda d, v: 4 * d + 4 * v + 10)
+"""Four products and an exponential."""
 
 
 def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -341,8 +271,8 @@ def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
 @operator(
     "AttentionKeyGrad",
     rule=_key_rule,
-    dtype=_key_types,
-    flops=UnequalFlops(count=_key_flops, imbalance=_key_imbalance),
+    dtype=lambda g, inner, q, ends, k, v, *_, **__: (k, v),
+    flops=_KEY_WORK.flops,
     storage=Storage(scratch=_key_scratch),
     filling=Filling(neutral="yes"),
 )
@@ -432,17 +362,13 @@ def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     return {"first": placement.operand_offset(2, dim), "first_key": placement.operand_offset(4, dim)}
 
 
-def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> str:
-    return state_type(q)
-
-
 @operator(
     "AttentionKeyGradBegin",
     rule=None,
     shape=_key_shapes,
-    dtype=_key_state_type,
+    dtype=_state_type,
     storage=Storage(scratch=_key_scratch),
-    flops=_key_begin_flops,
+    flops=_KEY_WORK.begin,
 )
 def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, window, softcap, first, first_key, queries):
     """The gradients by the rank's own queries."""
@@ -454,9 +380,9 @@ def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, window, 
     "AttentionKeyGradTurn",
     rule=None,
     shape=_key_shapes,
-    dtype=_key_state_type,
+    dtype=_state_type,
     storage=Storage(scratch=_key_scratch),
-    flops=turn_flops(_key_turn_flops),
+    flops=_KEY_WORK.turn,
 )
 def attention_key_grad_turn(
     g, inner, q, ends, k, v, keys, values, *, scale, causal, window, softcap, first, first_key, queries
@@ -466,7 +392,7 @@ def attention_key_grad_turn(
     return key_slopes(g, inner, q, ends, k, v, (keys, values), (), scoring, first, first_key, queries)
 
 
-@operator("AttentionKeyGradEnd", rule=None, shape=_key_shapes, dtype=_key_types)
+@operator("AttentionKeyGradEnd", rule=None, shape=_key_shapes, dtype=lambda g, inner, q, ends, k, v, *_, **__: (k, v))
 def attention_key_grad_end(g, inner, q, ends, k, v, keys, values):
     """What keys and values get of all queries."""
     return _key_end(k, v, (keys, values))

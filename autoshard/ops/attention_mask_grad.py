@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.core.tensortype import DType
 from autoshard.ops.attention_blocks import (
     BLOCK,
+    PairWork,
     Scoring,
     Shape,
     accumulator,
@@ -23,7 +23,6 @@ from autoshard.ops.attention_blocks import (
     parted,
     place_in,
     scored_blocks,
-    seen_share,
 )
 from autoshard.ops.attributes import OperatorPlacement, Types
 from autoshard.ops.options import Filling, Storage
@@ -40,34 +39,6 @@ def _mask_rule(
     return f"{own} [v], {own} 1, {own} [d], {own} 1, {asked} [k] [d], {asked} [k] [v]{more} -> {marks[of]}"
 
 
-def _mask_shape(
-    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *extras: Shape, of: int, **_: object
-) -> tuple[Shape]:
-    return (extras[of],)
-
-
-def _mask_type(
-    g: DType, inner: DType, q: DType, ends: DType, k: DType, v: DType, *extras: DType, of: int, **_: object
-) -> DType:
-    return extras[of]
-
-
-def _mask_flops(
-    g: Shape,
-    inner: Shape,
-    q: Shape,
-    ends: Shape,
-    k: Shape,
-    v: Shape,
-    *_: Shape,
-    causal: bool,
-    window: int,
-    **__: object,
-) -> float:
-    """Two products and an exponential for each pair of a query and a key that it sees; per index combination."""
-    return seen_share(q, k, causal, window) * (2 * q[-1] + 2 * v[-1] + 10) / (q[-1] * v[-1])
-
-
 def _scratch(operands: Types, results: Types, **_: object) -> int:
     """Weights and slopes of a block of keys."""
     q, k, v = operands[2], operands[4], operands[5]
@@ -77,10 +48,10 @@ def _scratch(operands: Types, results: Types, **_: object) -> int:
 @operator(
     "AttentionMaskGrad",
     rule=_mask_rule,
-    shape=_mask_shape,
-    dtype=_mask_type,
+    shape=lambda g, inner, q, ends, k, v, *extras, of, **_: (extras[of],),
+    dtype=lambda g, inner, q, ends, k, v, *extras, of, **_: extras[of],
     storage=Storage(scratch=_scratch),
-    flops=_mask_flops,
+    flops=PairWork((2, 4, 5), lambda d, v: 2 * d + 2 * v + 10).count,
     filling=Filling(neutral="yes"),
 )
 def attention_mask_grad(

@@ -7,8 +7,9 @@ that the sum over ranks is the whole result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -166,27 +167,18 @@ class Slices:
 # -- gather
 
 
-def gather_dims(
-    offset_dims: Dims,
-    collapsed_slice_dims: Dims,
-    operand_batching_dims: Dims,
-    start_indices_batching_dims: Dims,
-    start_index_map: Dims,
-    index_vector_dim: int,
-    **_: object,
-) -> IndexDims:
-    return IndexDims(
-        offset_dims,
-        collapsed_slice_dims,
-        operand_batching_dims,
-        start_indices_batching_dims,
-        start_index_map,
-        index_vector_dim,
-    )
+_DIMS = (
+    "offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map",
+    "index_vector_dim",
+)  # fmt: skip
+
+
+def gather_dims(attrs: Mapping[str, Any]) -> IndexDims:
+    return IndexDims(*(attrs[name] for name in _DIMS))
 
 
 def _shape(operand: Shape, indices: Shape, *, slice_sizes: Shape, **attrs) -> tuple[Shape, ...]:
-    dims = gather_dims(**attrs)
+    dims = gather_dims(attrs)
     rank = len(dims.window) + len(dims.batch_shape(indices))
     dims.check("Gather", operand, indices, rank)
     extents = tuple(extent for _, extent in attrs.get("block", ())) or operand
@@ -203,7 +195,7 @@ def _shape(operand: Shape, indices: Shape, *, slice_sizes: Shape, **attrs) -> tu
 def _rule(operand: Shape, indices: Shape, *, reduction: str, slice_sizes: Shape, **attrs) -> Rule:
     (slices,) = _shape(operand, indices, slice_sizes=slice_sizes, **attrs)
     builder = FactorBuilder([len(operand), len(indices)], [len(slices)])
-    for link in gather_dims(**attrs).links(operand, indices, slices):
+    for link in gather_dims(attrs).links(operand, indices, slices):
         _add_factor(builder, link, operand, indices, slices)
     return replace(builder.build(), reduction=reduction)
 
@@ -250,14 +242,10 @@ def gather_slices(
     `reduction` combines what ranks with parts of the operand find, 0 elsewhere: 'max' for bools. `block` holds, per
     operand dim, the (offset, extent) of the whole operand that this one is a part of.
     """
-    dims = gather_dims(
-        offset_dims,
-        collapsed_slice_dims,
-        operand_batching_dims,
-        start_indices_batching_dims,
-        start_index_map,
+    dims = IndexDims(
+        offset_dims, collapsed_slice_dims, operand_batching_dims, start_indices_batching_dims, start_index_map,
         index_vector_dim,
-    )
+    )  # fmt: skip
     block = block or tuple((0, size) for size in operand.shape)
     full = tuple(dim for dim in dims.kept(operand.ndim) if slice_sizes[dim] == block[dim][1])
     slices = Slices(dims, slice_sizes, full)
@@ -297,7 +285,7 @@ def _held(
 
 @gather_slices.localize
 def _(attrs, placement):
-    dims, sizes = gather_dims(**attrs), attrs["slice_sizes"]
+    dims, sizes = gather_dims(attrs), attrs["slice_sizes"]
     whole, local = placement.operands[0].shape, placement.local_operand(0)
     full = [dim for dim in dims.kept(len(whole)) if sizes[dim] == whole[dim]]
     return {

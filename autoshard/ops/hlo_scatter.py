@@ -7,9 +7,9 @@ in which they stand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,23 +33,14 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 _NEUTRAL = {"sum": 0, "prod": 1}
 
 
-def scatter_dims(
-    update_window_dims: Dims,
-    inserted_window_dims: Dims,
-    input_batching_dims: Dims,
-    scatter_indices_batching_dims: Dims,
-    scatter_dims_to_operand_dims: Dims,
-    index_vector_dim: int,
-    **_: object,
-) -> IndexDims:
-    return IndexDims(
-        update_window_dims,
-        inserted_window_dims,
-        input_batching_dims,
-        scatter_indices_batching_dims,
-        scatter_dims_to_operand_dims,
-        index_vector_dim,
-    )
+_DIMS = (
+    "update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims",
+    "scatter_dims_to_operand_dims", "index_vector_dim",
+)  # fmt: skip
+
+
+def scatter_dims(attrs: Mapping[str, Any]) -> IndexDims:
+    return IndexDims(*(attrs[name] for name in _DIMS))
 
 
 def _tensors(operands: Sequence[T]) -> tuple[Sequence[T], T, Sequence[T]]:
@@ -66,7 +57,7 @@ def _tensors(operands: Sequence[T]) -> tuple[Sequence[T], T, Sequence[T]]:
 def _shapes(*shapes: Shape, **attrs) -> tuple[Shape, ...]:
     inputs, indices, updates = _tensors(shapes)
     extents = tuple(extent for _, extent in attrs.get("block", ())) or inputs[0]
-    _check(inputs, indices, updates, scatter_dims(**attrs), extents)
+    _check(inputs, indices, updates, scatter_dims(attrs), extents)
     return tuple(inputs)
 
 
@@ -74,7 +65,7 @@ def _rule(*shapes: Shape, body: Body, **attrs) -> Rule:
     inputs, indices, updates = _tensors(shapes)
     count = len(_shapes(*shapes, **attrs))
     builder = FactorBuilder(list(map(len, shapes)), list(map(len, inputs)))
-    for link in scatter_dims(**attrs).links(inputs[0], indices, updates[0]):
+    for link in scatter_dims(attrs).links(inputs[0], indices, updates[0]):
         _add_factor(builder, link, count, body, inputs[0], indices, updates[0])
     return replace(builder.build(), reduction=body.reduction or "sum")
 
@@ -117,11 +108,13 @@ def _add_factor(
 # -- meaning
 
 
-def _scatter(operands: Sequence[np.ndarray], body: Body, attrs: dict) -> tuple[np.ndarray, ...]:
+def _scatter(
+    operands: Sequence[np.ndarray], body: Body, dims: IndexDims, block: Sequence[tuple[int, int]], parts: Sequence[int]
+) -> tuple[np.ndarray, ...]:
     inputs, indices, updates = _tensors(operands)
-    if body.reduction in _NEUTRAL and any(attrs["parts"]):
+    if body.reduction in _NEUTRAL and any(parts):
         inputs = [np.full_like(one, _NEUTRAL[body.reduction]) for one in inputs]
-    places = _Places(scatter_dims(**attrs), indices, inputs[0].shape, updates[0].shape, attrs["block"])
+    places = _Places(dims, indices, inputs[0].shape, updates[0].shape, block)
     olds = [places.opened(one) for one in inputs]
     news = [places.listed(one) for one in updates]
     return tuple(places.closed(one) for one in _combined(olds, news, places.rows, body))
@@ -252,17 +245,11 @@ def scatter_slices(
     that these are parts of; `parts` says where the updates start along dims whose updates meet in the results: ranks
     that are not first in all of them bring no inputs of their own.
     """
-    attrs = dict(
-        update_window_dims=update_window_dims,
-        inserted_window_dims=inserted_window_dims,
-        input_batching_dims=input_batching_dims,
-        scatter_indices_batching_dims=scatter_indices_batching_dims,
-        scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
-        index_vector_dim=index_vector_dim,
-        block=block,
-        parts=parts,
-    )
-    return _scatter(operands, body, attrs)
+    dims = IndexDims(
+        update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
+        scatter_dims_to_operand_dims, index_vector_dim,
+    )  # fmt: skip
+    return _scatter(operands, body, dims, block, parts)
 
 
 @operator(
@@ -288,20 +275,11 @@ def scatter_add_slices(
     parts=(),
 ):
     """StableHLO's scatter of one input by addition, which is linear: see `scatter_slices`."""
-    return scatter_slices.run(
-        operand,
-        indices,
-        updates,
-        body=Body("add"),
-        update_window_dims=update_window_dims,
-        inserted_window_dims=inserted_window_dims,
-        input_batching_dims=input_batching_dims,
-        scatter_indices_batching_dims=scatter_indices_batching_dims,
-        scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
-        index_vector_dim=index_vector_dim,
-        block=block,
-        parts=parts,
-    )
+    dims = IndexDims(
+        update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
+        scatter_dims_to_operand_dims, index_vector_dim,
+    )  # fmt: skip
+    return _scatter((operand, indices, updates), Body("add"), dims, block, parts)
 
 
 @scatter_slices.exchange
@@ -315,7 +293,7 @@ def _(attrs, placement: OperatorPlacement) -> Exchange:
 @scatter_add_slices.localize
 def _(attrs, placement: OperatorPlacement):
     inputs, indices, updates = _tensors([one.shape for one in placement.operands])
-    links = list(scatter_dims(**attrs).links(inputs[0], indices, updates[0]))
+    links = list(scatter_dims(attrs).links(inputs[0], indices, updates[0]))
     # Slices begin at 0 in dims that they cover, and batching dims are split like the indices.
     sought = [link.operand for link in links if link.role in (CUT, DROPPED)]
     first, local = len(inputs) + 1, placement.local_operand(0)

@@ -7,6 +7,7 @@ for schedules that change it from step to step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from autoshard.core.tensortype import DType, TensorType
 from autoshard.ops.axes import letters, words
 from autoshard.ops.known import surely
 from autoshard.ops.options import Filling, Storage
-from autoshard.ops.registry import operator
+from autoshard.ops.registry import Operator, operator
 from autoshard.util.errors import ShapeError
 
 
@@ -58,81 +59,61 @@ def _temporaries(operands: Sequence[TensorType], results: Sequence[TensorType], 
     return operands[0].nbytes * (bool(attrs.get("weight_decay")) + bool(attrs.get("nesterov")))
 
 
+def _both(
+    name: str, update: Callable, *, tensors: int, scalars: int = 0, results: int, flops: int, over: tuple
+) -> tuple[Operator, Operator]:
+    """The operator `name`, and the one with the learning rate as its last operand; see `_rule` for the counts."""
+
+    def by_rate(*operands: Any, **attrs: Any) -> Any:
+        return update(*operands[:-1], learning_rate=operands[-1], **attrs)
+
+    given = signature(update).parameters
+    rate = given["learning_rate"].replace(kind=Parameter.POSITIONAL_OR_KEYWORD, default=Parameter.empty)
+    rest = [one for one in given.values() if one.name != rate.name]
+    count = tensors + scalars
+    by_rate.__signature__ = Signature([*rest[:count], rate, *rest[count:]])  # type: ignore[attr-defined]
+    by_rate.__doc__ = f"{name} with the learning rate as an operand."
+    first, second = (
+        operator(
+            f"{name}{kind}",
+            rule=_rule(f"{name}{kind}", tensors, scalars + bool(kind), results),
+            dtype=_first(results),
+            flops=flops,
+            storage=Storage(scratch=_temporaries),
+            filling=Filling(over=over),
+        )(run)
+        for kind, run in (("", update), ("Rate", by_rate))
+    )
+    return first, second
+
+
 # -- gradient descent
 
 
 # Results are made in the memory of the gradient (the parameter) and of the states themselves, if these end here.
 
 
-def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float, out: np.ndarray | None) -> np.ndarray:
-    return _minus(param, _times(_with_decay(grad, param, weight_decay), rate, out))
-
-
-@operator(
-    "SGD",
-    rule=_rule("SGD", 2, 0, 1),
-    dtype=_first(1),
-    flops=2,
-    storage=Storage(scratch=_temporaries),
-    filling=Filling(over=((1,),)),
-)
-def sgd(param, grad, *, learning_rate, weight_decay=0.0, out=None):
+def _sgd(param, grad, *, learning_rate, weight_decay=0.0, out=None):
     """param - learning_rate * (grad + weight_decay * param)."""
-    return _sgd(param, grad, learning_rate, weight_decay, out)
+    return _minus(param, _times(_with_decay(grad, param, weight_decay), learning_rate, out))
 
 
-@operator(
-    "SGDRate",
-    rule=_rule("SGDRate", 2, 1, 1),
-    dtype=_first(1),
-    flops=2,
-    storage=Storage(scratch=_temporaries),
-    filling=Filling(over=((1,),)),
-)
-def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0, out=None):
-    """SGD with the learning rate as an operand."""
-    return _sgd(param, grad, learning_rate, weight_decay, out)
-
-
-_MOMENTUM: dict[str, Any] = dict(
-    dtype=_first(2), flops=4, storage=Storage(scratch=_temporaries), filling=Filling(over=((2,), (1,)))
-)
-
-
-def _momentum(
-    param: np.ndarray,
-    accum: np.ndarray,
-    grad: np.ndarray,
-    rate: Any,
-    momentum: float,
-    nesterov: bool,
-    decay: float,
-    out: tuple[np.ndarray | None, np.ndarray | None],
-) -> tuple[np.ndarray, np.ndarray]:
-    grad = _with_decay(grad, param, decay)
-    accum = np.multiply(accum, momentum, out=out[1])
-    accum += grad
-    step = grad + accum * momentum if nesterov else accum
-    return _minus(param, _times(step, rate, out[0])), accum
-
-
-@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), **_MOMENTUM)
-def apply_momentum(
-    param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0, out=(None, None)
-):
+def _momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0, out=(None, None)):
     """accum' = momentum * accum + grad; param' = param - learning_rate * accum' (MindSpore's ApplyMomentum).
 
     With `nesterov` the step is grad + momentum * accum'. The gradient first gets weight_decay * param added.
     """
-    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay, out)
+    grad = _with_decay(grad, param, weight_decay)
+    accum = np.multiply(accum, momentum, out=out[1])
+    accum += grad
+    step = grad + accum * momentum if nesterov else accum
+    return _minus(param, _times(step, learning_rate, out[0])), accum
 
 
-@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), **_MOMENTUM)
-def apply_momentum_rate(
-    param, accum, grad, learning_rate, *, momentum=0.9, nesterov=False, weight_decay=0.0, out=(None, None)
-):
-    """ApplyMomentum with the learning rate as an operand."""
-    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay, out)
+sgd, sgd_rate = _both("SGD", _sgd, tensors=2, results=1, flops=2, over=((1,),))
+apply_momentum, apply_momentum_rate = _both(
+    "ApplyMomentum", _momentum, tensors=3, results=2, flops=4, over=((2,), (1,))
+)
 
 
 # -- Adam
@@ -145,54 +126,6 @@ without any correction, m / (sqrt(v) + eps), as BERT was trained."""
 
 
 def _adam(
-    param: np.ndarray,
-    m: np.ndarray,
-    v: np.ndarray,
-    grad: np.ndarray,
-    step: np.ndarray,
-    rate: Any,
-    attrs: dict[str, Any],
-    out: tuple[np.ndarray | None, ...],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
-    if attrs["form"] not in ADAM_FORMS:
-        raise ShapeError(f"Adam: form is {attrs['form']!r}; it is one of {', '.join(ADAM_FORMS)}")
-    if surely(step < 1):
-        raise ShapeError(f"Adam: step is {step}; steps count from 1, as the bias correction divides by 1 - beta**step")
-    if not attrs["decoupled"]:
-        grad = _with_decay(grad, param, decay)
-    m = np.multiply(m, beta1, out=out[1])
-    m += grad * (1 - beta1)
-    change = np.empty(grad.shape, np.result_type(grad, v))
-    np.multiply(grad, grad, out=change)
-    change *= 1 - beta2
-    v = np.multiply(v, beta2, out=out[2])
-    v += change
-    np.sqrt(v, out=change)
-    if attrs["form"] == "paper":
-        change *= np.asarray((1 - beta2**step) ** -0.5, change.dtype)
-    change += attrs["eps"]
-    np.divide(m, change, out=change)
-    change *= np.asarray(rate / _correction(attrs["form"], beta1, beta2, step), change.dtype)
-    if attrs["decoupled"] and decay:
-        change += param * (rate * decay)
-    return _minus(param, change), m, v
-
-
-def _correction(form: str, beta1: float, beta2: float, step: Any) -> float:
-    """What the rate is divided by because moments begin at 0; 'paper' has corrected the second one already."""
-    if form == "uncorrected":
-        return 1.0
-    return (1 - beta1**step) / ((1 - beta2**step) ** 0.5 if form == "efficient" else 1.0)
-
-
-_ADAM: dict[str, Any] = dict(
-    dtype=_first(3), flops=14, storage=Storage(scratch=_temporaries), filling=Filling(over=((), (1,), (2,)))
-)
-
-
-@operator("Adam", rule=_rule("Adam", 4, 1, 3), **_ADAM)
-def adam(
     param,
     m,
     v,
@@ -213,27 +146,35 @@ def adam(
     `decoupled` weight decay shrinks the parameter itself (AdamW) instead of adding to the gradient. `form` is one of
     ADAM_FORMS.
     """
-    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled, form=form)
-    return _adam(param, m, v, grad, step, learning_rate, attrs, out)
+    if form not in ADAM_FORMS:
+        raise ShapeError(f"Adam: form is {form!r}; it is one of {', '.join(ADAM_FORMS)}")
+    if surely(step < 1):
+        raise ShapeError(f"Adam: step is {step}; steps count from 1, as the bias correction divides by 1 - beta**step")
+    if not decoupled:
+        grad = _with_decay(grad, param, weight_decay)
+    m = np.multiply(m, beta1, out=out[1])
+    m += grad * (1 - beta1)
+    change = np.empty(grad.shape, np.result_type(grad, v))
+    np.multiply(grad, grad, out=change)
+    change *= 1 - beta2
+    v = np.multiply(v, beta2, out=out[2])
+    v += change
+    np.sqrt(v, out=change)
+    if form == "paper":
+        change *= np.asarray((1 - beta2**step) ** -0.5, change.dtype)
+    change += eps
+    np.divide(m, change, out=change)
+    change *= np.asarray(learning_rate / _correction(form, beta1, beta2, step), change.dtype)
+    if decoupled and weight_decay:
+        change += param * (learning_rate * weight_decay)
+    return _minus(param, change), m, v
 
 
-@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), **_ADAM)
-def adam_rate(
-    param,
-    m,
-    v,
-    grad,
-    step,
-    learning_rate,
-    *,
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-8,
-    weight_decay=0.0,
-    decoupled=False,
-    form="paper",
-    out=(None, None, None),
-):
-    """Adam with the learning rate as an operand."""
-    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled, form=form)
-    return _adam(param, m, v, grad, step, learning_rate, attrs, out)
+def _correction(form: str, beta1: float, beta2: float, step: Any) -> float:
+    """What the rate is divided by because moments begin at 0; 'paper' has corrected the second one already."""
+    if form == "uncorrected":
+        return 1.0
+    return (1 - beta1**step) / ((1 - beta2**step) ** 0.5 if form == "efficient" else 1.0)
+
+
+adam, adam_rate = _both("Adam", _adam, tensors=4, scalars=1, results=3, flops=14, over=((), (1,), (2,)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.frontends.extra import need_jax
+from autoshard.engines.extras import need
 from autoshard.frontends.stablehlo.load import from_stablehlo
 from autoshard.frontends.training import check_loss
 from autoshard.util.errors import GraphError
@@ -71,7 +71,7 @@ def from_jax(
     >>> model.traced.graph.roles
     ('data', 'parameter')
     """
-    need_jax("importing a JAX function")
+    need("jax", "importing a JAX function")
     from autoshard.frontends.jax.sources import is_module
 
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)

@@ -7,7 +7,6 @@ larger model. Gradients are autoshard's own, or JAX's, lowered together with the
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoshard.core.tensortype import TensorType
 from autoshard.frontends.jax.capture import Captured, capture
 from autoshard.frontends.jax.optimizers import OptaxOptimizer, is_optax
 from autoshard.frontends.jax.patterns import patterns_of
@@ -178,11 +176,6 @@ class JaxModel(KeptModel):
         """The leaves of the parameters' tree, in order."""
         yield from self._parameters.values()
 
-    @property
-    def input_types(self) -> dict[str, TensorType]:
-        """The tensors that it takes, by name, in order."""
-        return dict(self._data)
-
     def construct(self, *tensors: Any) -> Any:
         """The result for these tensors; variables that the function changes take their new values."""
         check_count(self.name, self._data, tensors)
@@ -292,17 +285,6 @@ class JaxModel(KeptModel):
         except GraphError:
             return traced
 
-    def _named(self, function: Callable) -> Callable:
-        """The function with arguments called as the model's."""
-
-        def run(*tensors: Any) -> Any:
-            return function(*tensors)
-
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        names = [inspect.Parameter(name, kind) for name in self._data]
-        run.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
-        return run
-
     def patterns(self, given: Any) -> Mapping[str, Any]:
         """What `annotate` takes, out of a pytree of PartitionSpecs that has the structure of the parameters."""
         return patterns_of(given, self._parameters, self.name)
@@ -345,14 +327,6 @@ class JaxModel(KeptModel):
     def random(self) -> bool:
         """Whether it draws other random numbers than JAX: its keys are arguments or parameters, so it never does."""
         return False
-
-    def with_traced(self, traced: Traced) -> JaxModel:
-        """The same model and parameters with another trace, such as one that asks for shardings."""
-        changed = copy.copy(self)
-        vars(changed)["traced"] = traced
-        if self.optimizer is not None:
-            vars(changed)["step"] = replace(self.step, traced=traced)
-        return changed
 
     @property
     def params(self) -> Any:

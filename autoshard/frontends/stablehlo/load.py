@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.frontends.extra import need_jax
+from autoshard.engines.extras import need
 from autoshard.frontends.stablehlo.nesting import BYTECODE
 from autoshard.util.errors import ParseError
 
@@ -46,7 +46,7 @@ def from_stablehlo(source: Any, *, dynamic: bool = False) -> Imported:
     >>> [node.op.name for node in autoshard.from_stablehlo(text).graph.nodes]
     ['Tanh']
     """
-    need_jax("reading a StableHLO module")
+    need("jax", "reading a StableHLO module")
     from autoshard.frontends.stablehlo.reader import read_module
 
     if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):

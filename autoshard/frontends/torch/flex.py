@@ -6,20 +6,16 @@ a module is captured, or compared with torch, its own unfused implementation tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import Patch, all_active
 
 
-@contextmanager
-def plain_flex_attention() -> Iterator[None]:
+def plain_flex_attention() -> AbstractContextManager[None]:
     """Compute flex_attention by plain functions of tensors, in this thread."""
-    with ExitStack() as stack:
-        for patch in _patches():
-            stack.enter_context(patch.active())
-        yield
+    return all_active(_patches())
 
 
 @cache

@@ -6,8 +6,6 @@ be a part of a larger model.
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -146,11 +144,6 @@ class TorchModel(KeptModel):
         found = {id(one): one for one in self._inputs.values() if isinstance(one, Parameter)}
         yield from found.values()
 
-    @property
-    def input_types(self) -> dict[str, TensorType]:
-        """The tensors that it takes, by name, in order."""
-        return dict(self._data)
-
     def construct(self, *tensors: Any) -> Any:
         """What the module returns for these tensors; buffers that it changes take their new values."""
         check_count(self.name, self._data, tensors)
@@ -182,7 +175,7 @@ class TorchModel(KeptModel):
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
         return train_step(
-            self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True,
+            self._named(self._objective), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True,
             rewrite=plainly_written, recompute=self.recomputes or None,
         )  # fmt: skip
 
@@ -191,20 +184,13 @@ class TorchModel(KeptModel):
         """What is planned: the step of training if it has an optimizer, else the model (its loss, if it has one)."""
         if self.optimizer is not None:
             return self.step.traced
-        found = trace(self._objective(), *self._data.values(), name=self.name)
+        found = trace(self._named(self._objective), *self._data.values(), name=self.name)
         return replace(found, graph=plainly_written(found.graph, found.annotations))
 
-    def _objective(self) -> Callable:
-        """A function of the tensors that gives the loss, or the whole result; its arguments are called as theirs."""
-
-        def objective(*tensors: Any) -> Any:
-            found = self.construct(*tensors)
-            return found if self.loss is None else picked(found, self.loss)
-
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        names = [inspect.Parameter(name, kind) for name in self._data]
-        objective.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
-        return objective
+    def _objective(self, *tensors: Any) -> Any:
+        """The loss, or the whole result."""
+        found = self.construct(*tensors)
+        return found if self.loss is None else picked(found, self.loss)
 
     # -- beside torch
 
@@ -241,14 +227,6 @@ class TorchModel(KeptModel):
     def random(self) -> bool:
         """Whether it draws random numbers, which are not those that torch draws."""
         return any(parameter is self.dropped for parameter in self.traced.parameters.values())
-
-    def with_traced(self, traced: Traced) -> TorchModel:
-        """The same model and parameters with another trace, such as one that asks for shardings."""
-        changed = copy.copy(self)
-        vars(changed)["traced"] = traced
-        if self.optimizer is not None:
-            vars(changed)["step"] = replace(self.step, traced=traced)
-        return changed
 
     @property
     def cuttable(self) -> Traced:

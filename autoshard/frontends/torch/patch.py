@@ -10,8 +10,8 @@ torch's own back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from threading import RLock, get_ident
 from typing import Any
 
@@ -60,3 +60,12 @@ class Patch:
 
     def _is_inside(self) -> bool:
         return get_ident() in self._threads
+
+
+@contextmanager
+def all_active(patches: Iterable[Patch]) -> Iterator[None]:
+    """Applies patches in this thread."""
+    with ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one.active())
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,43 +19,25 @@ def total(x: Any) -> Any:
     return do(ops.reduce_sum, x, axis=axes(None, len(x.shape)))
 
 
-@translates("aten.sum.dim_IntList", "aten.sum.default")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return do(ops.reduce_sum, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-
-
-@translates("aten.mean.dim", "aten.mean.default")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return do(ops.reduce_mean, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-
-
-@translates("aten.prod.default", "aten.prod.dim_int")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return do(ops.reduce_prod, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-
-
-@translates("aten.amax.default", "aten.max.default")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return do(ops.reduce_max, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-
-
-@translates("aten.amin.default", "aten.min.default")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return do(ops.reduce_min, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-
-
 def truth(x: Any) -> Any:
     return x if dtype(x.dtype).name == "bool" else do(ops.not_equal, x, number(0, dtype(x.dtype)))
 
 
-@translates("aten.any.default", "aten.any.dim", "aten.any.dims")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return do(ops.reduce_any, truth(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+def _reduction(op: Any, of: Callable[[Call, Any], Any], *names: str) -> None:
+    """Overloads that one operator reduces, of the operand as `of` gives it."""
+
+    @translates(*(f"aten.{name}" for name in names))
+    def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        return do(op, of(call, x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
 
 
-@translates("aten.all.default", "aten.all.dim", "aten.all.dims")
-def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return do(ops.reduce_all, truth(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+_reduction(ops.reduce_sum, Call.cast, "sum.dim_IntList", "sum.default")
+_reduction(ops.reduce_mean, Call.cast, "mean.dim", "mean.default")
+_reduction(ops.reduce_prod, Call.cast, "prod.default", "prod.dim_int")
+_reduction(ops.reduce_max, lambda call, x: x, "amax.default", "max.default")
+_reduction(ops.reduce_min, lambda call, x: x, "amin.default", "min.default")
+_reduction(ops.reduce_any, lambda call, x: truth(x), "any.default", "any.dim", "any.dims")
+_reduction(ops.reduce_all, lambda call, x: truth(x), "all.default", "all.dim", "all.dims")
 
 
 def _position(name: str, op: Any, best: Any) -> None:
@@ -82,59 +65,44 @@ _position("max", ops.arg_max, ops.reduce_max)
 _position("min", ops.arg_min, ops.reduce_min)
 
 
-@translates("aten.var.dim")
-def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    return variance(x, axes(dim, len(x.shape)), float(unbiased), keepdim)
+def _spread(name: str, of: Callable[..., Any], *overloads: str, mean: bool = False) -> None:
+    """Overloads of a variance or deviation, with `mean` also that; they differ in how the correction is given."""
+
+    def found(call: Call, x: Any, dim: Any, correction: float | None, keepdim: bool) -> Any:
+        over = axes(dim, len(x.shape))
+        middle = do(ops.reduce_mean, x, axis=over, keep_dims=keepdim) if mean else None
+        made = of(call, x, over, 1 if correction is None else correction, keepdim)
+        return (made, middle) if mean else made
+
+    def default(call: Call, x: Any, unbiased: bool = True) -> Any:
+        return found(call, x, None, float(unbiased), False)
+
+    def along(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return found(call, x, dim, float(unbiased), keepdim)
+
+    def corrected(
+        call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Any:
+        return found(call, x, dim, correction, keepdim)
+
+    known = {"default": default, "dim": along, "correction": corrected}
+    for overload in overloads:
+        translates(f"aten.{name}.{overload}")(known[overload])
 
 
-@translates("aten.var.correction")
-def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    return variance(x, axes(dim, len(x.shape)), 1 if correction is None else correction, keepdim)
-
-
-@translates("aten.var_mean.correction")
-def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    over = axes(dim, len(x.shape))
-    mean = do(ops.reduce_mean, x, axis=over, keep_dims=keepdim)
-    return variance(x, over, 1 if correction is None else correction, keepdim), mean
-
-
-@translates("aten.std.default")
-def _(call: Call, x: Any, unbiased: bool = True) -> Any:
-    return _deviation(call, x, None, float(unbiased), False)
-
-
-@translates("aten.std.dim")
-def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    return _deviation(call, x, dim, float(unbiased), keepdim)
-
-
-@translates("aten.std.correction")
-def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    return _deviation(call, x, dim, correction, keepdim)
-
-
-@translates("aten.std_mean.default")
-def _(call: Call, x: Any, unbiased: bool = True) -> Any:
-    return _deviation(call, x, None, float(unbiased), False), do(ops.reduce_mean, x, axis=axes(None, len(x.shape)))
-
-
-@translates("aten.std_mean.dim")
-def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    mean = do(ops.reduce_mean, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-    return _deviation(call, x, dim, float(unbiased), keepdim), mean
-
-
-@translates("aten.std_mean.correction")
-def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    mean = do(ops.reduce_mean, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
-    return _deviation(call, x, dim, correction, keepdim), mean
-
-
-def _deviation(call: Call, x: Any, dim: Any, correction: float | None, keepdim: bool) -> Any:
+def _deviation(call: Call, x: Any, over: tuple[int, ...], correction: float, keepdim: bool) -> Any:
     """The root of the variance; without a gradient where all elements are equal, as in torch."""
-    found = variance(x, axes(dim, len(x.shape)), 1 if correction is None else correction, keepdim)
-    return root(found, 0.5, call)
+    return root(variance(x, over, correction, keepdim), 0.5, call)
+
+
+def _variance(call: Call, x: Any, over: tuple[int, ...], correction: float, keepdim: bool) -> Any:
+    return variance(x, over, correction, keepdim)
+
+
+_spread("var", _variance, "dim", "correction")
+_spread("var_mean", _variance, "correction", mean=True)
+_spread("std", _deviation, "default", "dim", "correction")
+_spread("std_mean", _deviation, "default", "dim", "correction", mean=True)
 
 
 def variance(x: Any, over: tuple[int, ...], correction: float, keepdim: bool) -> Any:
@@ -153,18 +121,22 @@ def _(call: Call, x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 @translates("aten.linalg_vector_norm.default")
 def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    over, x = axes(dim, len(x.shape)), call.cast(x)
-    if ord == 2:
-        squares = do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim)
-        return root(squares, 0.5, call)
-    if ord == 1:
-        return do(ops.reduce_sum, do(ops.abs, x), axis=over, keep_dims=keepdim)
-    if math.isinf(ord):
-        return do(ops.reduce_max if ord > 0 else ops.reduce_min, do(ops.abs, x), axis=over, keep_dims=keepdim)
-    if ord == 0:
+    return vector_norm(call.cast(x), ord, axes(dim, len(x.shape)), call, keepdim)
+
+
+def vector_norm(x: Any, p: float, over: tuple[int, ...], call: Call, keepdim: bool = False) -> Any:
+    """The p-norm along dims, with torch's gradients: none where the norm is 0."""
+    if p == 2:
+        return root(do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim), 0.5, call)
+    if p == 0:
         return do(ops.reduce_sum, call.cast(truth(x)), axis=over, keep_dims=keepdim)
-    powers = root(do(ops.abs, x), ord, call) if ord < 1 else do(ops.pow, do(ops.abs, x), number(ord, call.dtype))
-    return root(do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), 1 / ord, call)
+    size = do(ops.abs, x)
+    if p == 1:
+        return do(ops.reduce_sum, size, axis=over, keep_dims=keepdim)
+    if math.isinf(p):
+        return do(ops.reduce_max if p > 0 else ops.reduce_min, size, axis=over, keep_dims=keepdim)
+    powers = root(size, p, call) if p < 1 else do(ops.pow, size, number(p, call.dtype))
+    return root(do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), 1 / p, call)
 
 
 def root(x: Any, power: float, call: Call) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from autoshard import ops
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.pointwise import as_type
+from autoshard.frontends.torch.reduce import vector_norm
 from autoshard.frontends.torch.table import Call, do, number, translates
 
 _ONE = {
@@ -121,30 +122,8 @@ def _(call: Call, x: Any, at_zero: Any) -> Any:
 
 @translates("aten.dist.default")
 def _(call: Call, x: Any, y: Any, p: float = 2) -> Any:
-    return norm(do(ops.sub, call.cast(x), call.cast(y)), p, None, call)
-
-
-def norm(x: Any, p: float, axis: int | None, call: Call) -> Any:
-    """The p-norm along one dim (None: of all elements), with torch's gradients: zero where the norm is."""
-    over = tuple(range(len(x.shape))) if axis is None else (axis,)
-    if p == 0:
-        held = do(ops.not_equal, x, number(0, call.dtype))
-        return do(ops.reduce_sum, call.cast(held), axis=over)
-    size = do(ops.abs, x)
-    if math.isinf(p):
-        return do(ops.reduce_max if p > 0 else ops.reduce_min, size, axis=over)
-    if p == 1:
-        return do(ops.reduce_sum, size, axis=over)
-    powers = do(ops.reduce_sum, do(ops.square, x) if p == 2 else power(size, p, call), axis=over)
-    return power(powers, 1 / p, call)
-
-
-def power(x: Any, p: float, call: Call) -> Any:
-    """x to the power of p, where it is positive; 0 with no gradient where it is 0."""
-    zero = do(ops.equal, x, number(0, call.dtype))
-    safe = do(ops.select, zero, number(1, call.dtype), x)
-    made = do(ops.sqrt, safe) if p == 0.5 else do(ops.pow, safe, number(p, call.dtype))
-    return do(ops.select, zero, number(0, call.dtype), made)
+    away = do(ops.sub, call.cast(x), call.cast(y))
+    return vector_norm(away, p, tuple(range(len(away.shape))), call)
 
 
 @translates("aten._pdist_forward.default", "aten.pdist.default")
@@ -153,19 +132,13 @@ def _(call: Call, x: Any, p: float = 2) -> Any:
     if not rows.size:
         return np.zeros((0,), call.dtype.numpy)
     away = do(ops.sub, do(ops.gather, x, rows, axis=0), do(ops.gather, x, columns, axis=0))
-    return norm(away, p, 1, call)
+    return vector_norm(away, p, (1,), call)
 
 
-@translates("aten.cdist.default", "aten._cdist_forward.default")
+@translates("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
 def _(call: Call, x: Any, y: Any, p: float = 2, mode: Any = None) -> Any:
     away = do(ops.sub, do(ops.expand_dims, x, axis=-2), do(ops.expand_dims, y, axis=-3))
-    return norm(away, p, len(away.shape) - 1, call)
-
-
-@translates("aten._euclidean_dist.default")
-def _(call: Call, x: Any, y: Any) -> Any:
-    away = do(ops.sub, do(ops.expand_dims, x, axis=-2), do(ops.expand_dims, y, axis=-3))
-    return norm(away, 2, len(away.shape) - 1, call)
+    return vector_norm(away, p, (len(away.shape) - 1,), call)
 
 
 @translates("aten.isreal.default")

@@ -8,21 +8,17 @@ momentum=None asks how many batches there were, for the share of a new one in th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import Patch, all_active
 
 
-@contextmanager
-def without_values() -> Iterator[None]:
+def without_values() -> AbstractContextManager[None]:
     """Say them so, in this thread."""
-    with ExitStack() as stack:
-        for one in _patches():
-            stack.enter_context(one.active())
-        yield
+    return all_active(_patches())
 
 
 @cache
