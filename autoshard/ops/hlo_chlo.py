@@ -6,7 +6,8 @@ holds: all are elementwise, but for TopK, of whose last dim ranks exchange the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,29 +16,14 @@ from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import integer_arithmetic as integers
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.options import Spreading
-from autoshard.ops.registry import Operator, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.top_k import top_k_exchange
-from autoshard.ops.unary import BOOL, native, scipy_special
+from autoshard.ops.unary import BOOL, elementwise, native, scipy_special
 from autoshard.util.errors import ShapeError
 
-
-def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 10.0) -> Operator:
-    @operator(name, rule="... -> ...", dtype=of, flops=flops, spread=Spreading(foreign=True))
-    def one(x):
-        return run(x)
-
-    one.__doc__ = meaning
-    return one
-
-
-def _two(name: str, run: Callable, meaning: str, flops: float = 10.0) -> Operator:
-    # Shardy does not count those of two operands as elementwise, which tells when it copies constants.
-    @operator(name, rule="..., ... -> ...", flops=flops, spread=Spreading(foreign=True, order=""))
-    def two(x, y):
-        return run(x, y)
-
-    two.__doc__ = meaning
-    return two
+_one = partial(elementwise, 1, flops=10.0, spread=Spreading(foreign=True))
+# Shardy does not count those of two operands as elementwise, which tells when it copies constants.
+_two = partial(elementwise, 2, flops=10.0, spread=Spreading(foreign=True, order=""))
 
 
 def _polygamma(n: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ by more than there are bits, conversions that overflow).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,28 +15,13 @@ from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import integer_arithmetic as integers
 from autoshard.ops.options import Storage
-from autoshard.ops.registry import Operator, operator
-from autoshard.ops.unary import BOOL, magnitude, native
+from autoshard.ops.registry import operator
+from autoshard.ops.unary import BOOL, elementwise, magnitude, native
 
 _COMPLEX_OF = {element_type("f32"): element_type("c64"), element_type("f64"): element_type("c128")}
 
 
-def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 1.0) -> Operator:
-    @operator(name, rule="... -> ...", dtype=of, flops=flops)
-    def one(x):
-        return run(x)
-
-    one.__doc__ = meaning
-    return one
-
-
-def _two(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 1.0) -> Operator:
-    @operator(name, rule="..., ... -> ...", dtype=of, flops=flops)
-    def two(x, y):
-        return run(x, y)
-
-    two.__doc__ = meaning
-    return two
+_one, _two = partial(elementwise, 1), partial(elementwise, 2)
 
 
 def _away_from_zero(x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from autoshard.ops.pointwise import add, div, equal, mul, select, slope, sub
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import fill
 from autoshard.ops.unary import (
+    elementwise,
     exp,
     fit,
     native,
@@ -27,25 +28,11 @@ from autoshard.ops.unary import (
 
 
 def _one(name: str, function: str, meaning: str) -> Operator:
-    run = scipy_special(function)
-
-    @operator(name, rule="... -> ...", dtype=real, flops=20)
-    def one(x):
-        return run(x)
-
-    one.__doc__ = meaning
-    return one
+    return elementwise(1, name, scipy_special(function), meaning, real, 20)
 
 
 def _two(name: str, function: str, meaning: str) -> Operator:
-    run = scipy_special(function)
-
-    @operator(name, rule="..., ... -> ...", dtype=real, flops=40)
-    def two(x, y):
-        return run(x, y)
-
-    two.__doc__ = meaning
-    return two
+    return elementwise(2, name, scipy_special(function), meaning, real, 40)
 
 
 # -- Bessel functions

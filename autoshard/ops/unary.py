@@ -13,7 +13,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, TensorType, promote
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.options import Storage
+from autoshard.ops.options import Spreading, Storage
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, operator
 from autoshard.util.errors import ShapeError
@@ -110,6 +110,24 @@ def _unary(
     )
     made = define(written if isinstance(run, np.ufunc) else unary)
     made.__doc__ = f"{name} of each element."
+    return made
+
+
+def elementwise(
+    count: int, name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 1.0,
+    spread: Spreading | None = None,
+) -> Operator:  # fmt: skip
+    """An operator of one operand or two that `run` computes of their elements."""
+
+    def one(x):
+        return run(x)
+
+    def two(x, y):
+        return run(x, y)
+
+    rule = f"{', '.join(['...'] * count)} -> ..."
+    made = operator(name, rule=rule, dtype=of, flops=flops, spread=spread or Spreading())(one if count == 1 else two)
+    made.__doc__ = meaning
     return made
 
 

@@ -74,38 +74,35 @@ class Comm(ABC):
         For booleans max is "or" and min is "and"; float16 is accumulated in float32; max and min propagate
         NaN.
         """
-        self._check("all_reduce", parts, groups)
-        check_reduction("all_reduce", parts, op)
-        if groups.size == 1:
-            return fresh(parts)
-        return self._run("all_reduce", groups.size, parts, self._all_reduce, groups, op)
+        return self._at_once("all_reduce", parts, groups, op=op)
 
     def all_gather(self, parts: Parts, groups: Grouping, dim: int) -> list[np.ndarray]:
         """Every member gets the parts of its group joined along `dim`, in group order."""
-        self._check("all_gather", parts, groups)
-        check_dim("all_gather", parts, dim)
-        if groups.size == 1:
-            return fresh(parts)
-        return self._run("all_gather", groups.size, parts, self._all_gather, groups, dim)
+        return self._at_once("all_gather", parts, groups, dim)
 
     def reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str = "sum") -> list[np.ndarray]:
         """Reduce over the group, and leave each member the piece of `dim` that its position names."""
-        self._check("reduce_scatter", parts, groups)
-        check_reduction("reduce_scatter", parts, op)
-        check_pieces("reduce_scatter", parts, dim, groups.size)
-        if groups.size == 1:
-            return fresh(parts)
-        return self._run("reduce_scatter", groups.size, parts, self._reduce_scatter, groups, dim, op)
+        return self._at_once("reduce_scatter", parts, groups, dim, op=op)
 
     def all_to_all(self, parts: Parts, groups: Grouping, split_dim: int, concat_dim: int) -> list[np.ndarray]:
         """Cut along `split_dim`, send piece j to member j, join what arrives along `concat_dim` in group
         order."""
-        self._check("all_to_all", parts, groups)
-        check_pieces("all_to_all", parts, split_dim, groups.size)
-        check_dim("all_to_all", parts, concat_dim)
-        if groups.size == 1:
-            return fresh(parts)
-        return self._run("all_to_all", groups.size, parts, self._all_to_all, groups, split_dim, concat_dim)
+        return self._at_once("all_to_all", parts, groups, split_dim, concat_dim)
+
+    def _at_once(
+        self, kind: str, parts: Parts, groups: Grouping, dim: int = 0, to_dim: int = 0, op: str = "sum"
+    ) -> list[np.ndarray]:
+        self._check_any(kind, parts, groups, dim, to_dim, op)
+        return fresh(parts) if groups.size == 1 else self._done(kind, parts, groups, dim, to_dim, op)
+
+    def _done(self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str) -> list[np.ndarray]:
+        call, *arguments = {
+            "all_reduce": (self._all_reduce, op),
+            "all_gather": (self._all_gather, dim),
+            "reduce_scatter": (self._reduce_scatter, dim, op),
+            "all_to_all": (self._all_to_all, dim, to_dim),
+        }[kind]
+        return self._run(kind, groups.size, parts, call, groups, *arguments)
 
     def start(
         self, kind: str, parts: Parts, groups: Grouping, dim: int = 0, to_dim: int = 0, op: str = "sum"
@@ -139,13 +136,7 @@ class Comm(ABC):
         # One element that is repeated: checks look at shape and type alone.
         example = [np.broadcast_to(np.zeros((), dtype), shape)] * len(self.ranks)
         self._check_any(kind, example, groups, dim, to_dim, op)
-        call, *arguments = {
-            "all_reduce": (self.all_reduce, groups, op),
-            "all_gather": (self.all_gather, groups, dim),
-            "reduce_scatter": (self.reduce_scatter, groups, dim, op),
-            "all_to_all": (self.all_to_all, groups, dim, to_dim),
-        }[kind]
-        return lambda parts: call(parts, *arguments)
+        return lambda parts: self._at_once(kind, parts, groups, dim, to_dim, op)
 
     def sum_in_halves(
         self, shape: tuple[int, ...], dtype: np.dtype, groups: Grouping, op: str = "sum"
@@ -161,13 +152,7 @@ class Comm(ABC):
     def _start(
         self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str
     ) -> Callable[[], list[np.ndarray]]:
-        arguments = {
-            "all_reduce": (self._all_reduce, groups, op),
-            "all_gather": (self._all_gather, groups, dim),
-            "reduce_scatter": (self._reduce_scatter, groups, dim, op),
-            "all_to_all": (self._all_to_all, groups, dim, to_dim),
-        }[kind]
-        done = self._run(kind, groups.size, parts, *arguments)
+        done = self._done(kind, parts, groups, dim, to_dim, op)
         return lambda: done
 
     def permute(self, parts: Parts, source_of: Callable[[int], int]) -> list[np.ndarray]:
@@ -293,13 +278,13 @@ class Comm(ABC):
         """The checks of a collective that is named by its kind."""
         if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
             raise CommError(f"start: {kind} cannot run beside computing")
+        self._check(kind, parts, groups)
         if kind in ("all_reduce", "reduce_scatter"):
             check_reduction(kind, parts, op)
         if kind in ("reduce_scatter", "all_to_all"):
             check_pieces(kind, parts, dim, groups.size)
         if kind in ("all_gather", "all_to_all"):
             check_dim(kind, parts, to_dim if kind == "all_to_all" else dim)
-        self._check(kind, parts, groups)
 
     def _check_peers(self, rank: int, sent: Messages, awaited: Shapes, dtype: np.dtype, groups: Grouping) -> None:
         others = set(groups.members(rank).tolist()) - {rank}

@@ -7,13 +7,14 @@ optimizer = nn.Momentum(net.trainable_params(), rates, 0.9)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from autoshard.mindspore.nn.learning_rate_schedule import (
     CosineDecayLR,
     ExponentialDecayLR,
+    FallingLR,
     InverseDecayLR,
     NaturalExpDecayLR,
     PolynomialDecayLR,
@@ -35,43 +36,25 @@ def _by_epoch(what: str, schedule: Any, total_step: int, step_per_epoch: int) ->
     return [schedule.at(step // step_per_epoch, _NUMBERS) for step in range(total_step)]
 
 
-def exponential_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """The rates of `ExponentialDecayLR`, by epochs."""
-    schedule = ExponentialDecayLR(learning_rate, decay_rate, decay_epoch, is_stair)
-    return _by_epoch("exponential_decay_lr", schedule, total_step, step_per_epoch)
+def _falling(name: str, kind: type[FallingLR]) -> Callable[..., list[float]]:
+    def rates(
+        learning_rate: float,
+        decay_rate: float,
+        total_step: int,
+        step_per_epoch: int,
+        decay_epoch: int,
+        is_stair: bool = False,
+    ) -> list[float]:
+        return _by_epoch(name, kind(learning_rate, decay_rate, decay_epoch, is_stair), total_step, step_per_epoch)
+
+    rates.__name__ = rates.__qualname__ = name
+    rates.__doc__ = f"The rates of `{kind.__name__}`, by epochs."
+    return rates
 
 
-def natural_exp_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """The rates of `NaturalExpDecayLR`, by epochs."""
-    schedule = NaturalExpDecayLR(learning_rate, decay_rate, decay_epoch, is_stair)
-    return _by_epoch("natural_exp_decay_lr", schedule, total_step, step_per_epoch)
-
-
-def inverse_decay_lr(
-    learning_rate: float,
-    decay_rate: float,
-    total_step: int,
-    step_per_epoch: int,
-    decay_epoch: int,
-    is_stair: bool = False,
-) -> list[float]:
-    """The rates of `InverseDecayLR`, by epochs."""
-    schedule = InverseDecayLR(learning_rate, decay_rate, decay_epoch, is_stair)
-    return _by_epoch("inverse_decay_lr", schedule, total_step, step_per_epoch)
+exponential_decay_lr = _falling("exponential_decay_lr", ExponentialDecayLR)
+natural_exp_decay_lr = _falling("natural_exp_decay_lr", NaturalExpDecayLR)
+inverse_decay_lr = _falling("inverse_decay_lr", InverseDecayLR)
 
 
 def cosine_decay_lr(

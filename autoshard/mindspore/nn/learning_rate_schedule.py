@@ -32,7 +32,7 @@ class _Decay(LearningRateSchedule):
         raise NotImplementedError
 
 
-class _Falling(_Decay):
+class FallingLR(_Decay):
     """A rate that falls by `decay_rate`, with `is_stair` all at once behind `decay_steps` steps each."""
 
     def __init__(self, learning_rate: float, decay_rate: float, decay_steps: int, is_stair: bool = False) -> None:
@@ -49,14 +49,14 @@ class _Falling(_Decay):
         return space.floor(step / self.decay_steps) if self.is_stair else step / self.decay_steps
 
 
-class ExponentialDecayLR(_Falling):
+class ExponentialDecayLR(FallingLR):
     """learning_rate * decay_rate^(step / decay_steps)."""
 
     def at(self, step: Any, space: Any) -> Any:
         return self.learning_rate * space.pow(self.decay_rate, self.turns(step, space))
 
 
-class NaturalExpDecayLR(_Falling):
+class NaturalExpDecayLR(FallingLR):
     """learning_rate * e^(-decay_rate * step); with `is_stair` of the last step that `decay_steps` divide."""
 
     def at(self, step: Any, space: Any) -> Any:
@@ -64,7 +64,7 @@ class NaturalExpDecayLR(_Falling):
         return self.learning_rate * space.exp(-self.decay_rate * begun)
 
 
-class InverseDecayLR(_Falling):
+class InverseDecayLR(FallingLR):
     """learning_rate / (1 + decay_rate * step / decay_steps)."""
 
     def at(self, step: Any, space: Any) -> Any:
