@@ -9,29 +9,12 @@ from hypothesis import strategies as st
 
 from autoshard import ops
 from autoshard.core.tensortype import TensorType
-from autoshard.layout import Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
 from autoshard.util.errors import ShapeError
-from tests.ops.checks import check_gradient, check_linear, check_split
-from tests.oracle.samples import grouped, order
-from tests.oracle.samples.sample import Sample
+from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.mark.parametrize("sample", (*grouped.SAMPLES, *order.SAMPLES), ids=str)
-@pytest.mark.parametrize("mesh", ["x=8", "x=2 y=4", "x=6"])
-def test_split_runs_give_the_blocks_of_the_whole_run(sample: Sample, mesh: str) -> None:
-    arrays = sample.arrays(np.random.default_rng(1))
-    assert check_split(sample.op, arrays, dict(sample.attrs), Mesh.parse(mesh)) > 0
-
-
-@pytest.mark.parametrize("sample", grouped.SAMPLES, ids=str)
-def test_gradients_are_finite_differences_and_terms_add_up(sample: Sample) -> None:
-    arrays = sample.arrays(np.random.default_rng(2), "f64")
-    assert check_gradient(sample.op, arrays, dict(sample.attrs)) == 2
-    assert check_linear(sample.op, arrays, dict(sample.attrs)) == 2
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(0, 3))

@@ -9,30 +9,9 @@ from hypothesis import strategies as st
 
 from autoshard import ops
 from autoshard.core.tensortype import type_of
-from autoshard.layout import Mesh
 from autoshard.util.errors import ShapeError
-from tests.ops.checks import check_gradient, check_linear, check_split
-from tests.oracle.samples.index import SAMPLES
-from tests.oracle.samples.sample import Sample
 
 X = np.arange(1, 24 * 6 + 1, dtype=np.float32).reshape(24, 6)
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=str)
-@pytest.mark.parametrize("mesh", ["x=8", "x=2 y=4", "x=6"])
-def test_split_runs_give_the_blocks_of_the_whole_run(sample: Sample, mesh: str) -> None:
-    arrays = sample.arrays(np.random.default_rng(1))
-    assert check_split(sample.op, arrays, dict(sample.attrs), Mesh.parse(mesh)) > 1
-
-
-@pytest.mark.parametrize("sample", [one for one in SAMPLES if one.differentiable], ids=str)
-def test_gradients_are_finite_differences(sample: Sample) -> None:
-    assert check_gradient(sample.op, sample.arrays(np.random.default_rng(2), "f64"), dict(sample.attrs)) > 0
-
-
-@pytest.mark.parametrize("sample", [one for one in SAMPLES if one.op.linear], ids=str)
-def test_linear_operators_pass_terms_of_a_sum(sample: Sample) -> None:
-    assert check_linear(sample.op, sample.arrays(np.random.default_rng(3), "f64"), dict(sample.attrs)) > 0
 
 
 def test_gather_replaces_the_axis_by_the_index_dims() -> None:

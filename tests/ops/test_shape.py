@@ -15,9 +15,7 @@ from autoshard.core.tensortype import type_of
 from autoshard.layout import Mesh
 from autoshard.ops.shape import full_shape, reshape_rule
 from autoshard.util.errors import ShapeError
-from tests.ops.checks import check_gradient, check_linear, check_split
-from tests.oracle.samples.sample import Sample
-from tests.oracle.samples.shape import SAMPLES
+from tests.ops.checks import check_split
 
 X = np.arange(24 * 6, dtype=np.float32).reshape(24, 6)
 CUBE = np.arange(4 * 6 * 10, dtype=np.float32).reshape(4, 6, 10)
@@ -25,23 +23,6 @@ CUBE = np.arange(4 * 6 * 10, dtype=np.float32).reshape(4, 6, 10)
 
 def rule_of(op: ops.Operator, *arrays: np.ndarray, **attrs: object) -> str:
     return str(op.rule(tuple(map(type_of, arrays)), op.check_attributes(attrs)))
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=str)
-@pytest.mark.parametrize("mesh", ["x=8", "x=2 y=4", "x=6"])
-def test_split_runs_give_the_blocks_of_the_whole_run(sample: Sample, mesh: str) -> None:
-    arrays = sample.arrays(np.random.default_rng(1))
-    assert check_split(sample.op, arrays, dict(sample.attrs), Mesh.parse(mesh)) > 1
-
-
-@pytest.mark.parametrize("sample", [one for one in SAMPLES if one.differentiable], ids=str)
-def test_gradients_are_finite_differences(sample: Sample) -> None:
-    assert check_gradient(sample.op, sample.arrays(np.random.default_rng(2), "f64"), dict(sample.attrs)) > 0
-
-
-@pytest.mark.parametrize("sample", [one for one in SAMPLES if one.op.linear], ids=str)
-def test_linear_operators_pass_terms_of_a_sum(sample: Sample) -> None:
-    assert check_linear(sample.op, sample.arrays(np.random.default_rng(3), "f64"), dict(sample.attrs)) > 0
 
 
 def test_pad_is_not_linear_for_it_may_add_a_constant() -> None:
