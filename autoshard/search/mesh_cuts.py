@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from autoshard.layout.mesh import Mesh
 from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of
@@ -47,8 +48,7 @@ class MeshCuts:
             parts those from halves outwards: on both sides of the best one sums rise all the way.
 
     Attributes:
-        possible: how many ways there are to use the mesh in as many parts as can be.
-        total: how many are searched, at most in a short search.
+        is_whole: whether it is used in one way, all its units apart.
     """
 
     def __init__(self, problem: Problem, short: bool = False) -> None:
@@ -57,11 +57,27 @@ class MeshCuts:
         self.pairs = SHORT_PAIRS // unlike if short else min(PAIRS, ALL_PAIRS // unlike)
         self.least_parts = 2 if short else 1
         self.is_whole = self._fits(self.units)
-        self.parts = len(self.units) if self.is_whole else self._most_parts()
-        self.possible = 1 if self.is_whole else math.comb(len(self.units) - 1, self.parts - 1)
-        self.is_complete = self.possible <= FEW
-        self.total = self.possible if self.is_complete else len(self.units) - 1 + NEXT * (self.parts - 2)
         self.searched: dict[Cuts, float] = {}
+
+    @cached_property
+    def parts(self) -> int:
+        """In how many parts the mesh is used; found when it is asked for, as all ways to cut it are looked at."""
+        return len(self.units) if self.is_whole else self._most_parts()
+
+    @property
+    def possible(self) -> int:
+        """How many ways there are to use the mesh in as many parts as can be."""
+        return 1 if self.is_whole else math.comb(len(self.units) - 1, self.parts - 1)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them are searched."""
+        return self.possible <= FEW
+
+    @property
+    def total(self) -> int:
+        """How many are searched, at most in a short search."""
+        return self.possible if self.is_complete else len(self.units) - 1 + NEXT * (self.parts - 2)
 
     def _count(self, units: MeshUnits) -> int:
         return domain_size_bound(self.problem.graph, units)
