@@ -117,8 +117,11 @@ def near_optimum(search: ExactSearch, known: float = math.inf) -> Plan | None:
     return None if solution is None else plan_of_assignment(search.whole, solution)
 
 
-def promising(problem: Problem) -> list[ExactSearch]:
+def promising(problem: Problem, most: float = math.inf) -> list[ExactSearch]:
     """Searches for the least sum of a small problem, on the cuts of its mesh of which a first bound promises most.
+
+    Args:
+        most: seconds above which a sum is of no use; cuts with such a bound are left out.
 
     Raises:
         TooLargeError: the problem is larger.
@@ -136,7 +139,8 @@ def promising(problem: Problem) -> list[ExactSearch]:
         bound = 0.0 if mesh_cuts.total == 1 else search.glance(sweeps)
         mesh_cuts.note(bound)
         found.append((bound, search))
-    return [search for _, search in sorted(found, key=lambda one: one[0])[:PROMISING]]
+    best = sorted(found, key=lambda one: one[0])[:PROMISING]
+    return [search for bound, search in best if bound <= most]
 
 
 def is_short(problem: Problem) -> bool:

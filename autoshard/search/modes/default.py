@@ -247,17 +247,18 @@ def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan | None]]:
     """Plans of searches among all strategies, where there is time for them and they may be taken: they keep no limit.
     On small meshes assignments begin with the least sum, on large ones plans near it are others to compare with.
     Dynamic programming has another, which costs little more where the least sum was looked for, and is the only one of
-    large graphs and of loops on large meshes."""
+    large graphs and of loops on large meshes. No plan is looked for whose sum is above what the own one takes: programs
+    that take less than their sums are far from the best."""
     problem, short = own.problem, is_short(own.problem)
     if problem.limit is not None or problem.thrifty and not short:
         return
-    searches: list[ExactSearch] = []
+    searches: list[ExactSearch] | None = None
     if not short and not problem.runs:
         with suppress(TooLargeError):
-            searches = promising(problem)
-    if short or not searches and not own.has_least:
+            searches = promising(problem, HOPE * price_of(problem, own.found))
+    if short or searches is None and not own.has_least:
         yield partial(dynamic_programming, problem)
-    yield from (partial(near_optimum, search) for search in searches)
+    yield from (partial(near_optimum, search) for search in searches or ())
 
 
 def _seconds(problem: Problem) -> Callable[[Plan], float]:
