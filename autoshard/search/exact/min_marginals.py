@@ -88,7 +88,7 @@ class MinMarginals:
         maker, users = grouped[0] + self.base, [grouped[i + 1] for i in self.counted]
         if users:
             maker = maker + self.served(users)[-1]
-        return maker.min(axis=1) + sum(one.min(axis=1) for one in grouped[len(self.counted) + 1 :])
+        return np.minimum.reduce(maker, axis=1) + sum(one.min(axis=1) for one in grouped[len(self.counted) + 1 :])
 
     def reduced(self, potentials: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Potentials by the maker's kinds, with its base; and by layout for each user that counts."""
@@ -97,15 +97,18 @@ class MinMarginals:
 
     def served(self, users: list[np.ndarray]) -> np.ndarray:
         """[subsets of the users (as bit sets), values, kinds]: the least to serve just these."""
-        if not users:
-            return np.zeros((1, 1, len(self.seconds)))
-        sums = _sums(users, self.seconds.shape[1])
-        alone = np.zeros((*sums.shape[:2], len(self.seconds)))
+        return self._served(_sums(users, self.seconds.shape[1]))
+
+    def _served(self, sums: np.ndarray) -> np.ndarray:
+        """The same, given what users of each subset pay for wanting a layout."""
+        alone = np.empty((*sums.shape[:2], len(self.seconds)))
+        alone[0] = 0.0
         alone[1:] = _min_plus(sums[1:], self.seconds)
-        if len(users) < 2:
+        count = len(sums).bit_length() - 1
+        if count < 2:
             return alone
         served = alone.copy()
-        for user in range(1, len(users)):
+        for user in range(1, count):
             first = 1 << user
             together, rest, starts = _splits(user)
             # The user shares a copy with some of those before it, and the rest of these are served by themselves.
@@ -118,16 +121,18 @@ class MinMarginals:
         if not others:
             return _min_plus(maker, self._turned)
         # Of the others some share this layout, and the rest is served by itself.
-        rest = self.served(others)[::-1]
-        return (_min_plus(maker + rest, self._turned) + _sums(others, self.seconds.shape[1])).min(axis=0)
+        sums = _sums(others, self.seconds.shape[1])
+        rest = self._served(sums)[::-1]
+        return np.minimum.reduce(_min_plus(maker + rest, self._turned) + sums)
 
 
 def _sums(users: list[np.ndarray], layouts: int) -> np.ndarray:
     """[subsets, values, layouts], what the users of each subset pay together for wanting a layout."""
     values = len(users[0]) if users else 1
-    found = np.zeros((1 << len(users), values, layouts))
+    found = np.empty((1 << len(users), values, layouts))
+    found[0] = 0.0
     for i, one in enumerate(users):
-        found[1 << i : 2 << i] = found[: 1 << i] + one
+        np.add(found[: 1 << i], one, out=found[1 << i : 2 << i])
     return found
 
 
