@@ -13,7 +13,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
 from autoshard.search import mesh_cuts as ways_of
-from autoshard.search.exact.over_mesh_cuts import plan_of_assignment, solve_over_mesh_cuts
+from autoshard.search.exact.over_mesh_cuts import plan_of_assignment, promising, solve_over_mesh_cuts
 from autoshard.search.exact.search import ExactSearch, solve
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.mesh_cuts import MeshCuts
@@ -85,3 +85,20 @@ def test_a_memory_limit_holds_in_all_ways(ways):
     with pytest.raises(MemoryLimitError) as told:
         find_mode("optimal")(problem(memory=100))
     assert told.value.limit == 100 < told.value.needed <= most
+
+
+def test_cuts_of_which_no_sum_can_be_of_use_are_left_out():
+    function = trace(lambda x, w, v: ops.matmul(ops.relu(ops.matmul(x, w)), v), array(1024, 1024), array(1024, 1024),
+                     array(1024, 1024))  # fmt: skip
+    of = Problem(function.graph, Mesh.flat(128), HARDWARE)
+    first, second = promising(of)
+    bounds = first.glance(), second.glance()
+    assert bounds[0] <= bounds[1]
+    assert [one.whole.units for one in promising(of, 2 * bounds[1])] == [first.whole.units, second.whole.units]
+    assert not promising(of, bounds[0] / 2)
+
+
+def test_whether_a_mesh_is_used_whole_is_told_without_counting_its_cuts(monkeypatch):
+    monkeypatch.setattr(MeshCuts, "_most_parts", lambda self: pytest.fail("counts all cuts"))
+    of = Problem(problem().graph, Mesh.flat(1024), HARDWARE)
+    assert not MeshCuts(of, short=True).is_whole

@@ -199,7 +199,8 @@ def _near(searched: _SearchedFew) -> Iterator[Plan]:
     most = HOPE * price_of(problem, searched.all_layers)
     named = {name: plan for name in named_plans() if (plan := _made(partial(own.named, name))) is not None}
     for plan in (own.found, *(start.plan for start in own.starts if start.is_mode), *named.values()):
-        if plan.graph is few.short.graph and seconds(lifted := few.lifted(plan)) <= most:
+        known = plan is searched.plan or plan.graph is not few.short.graph
+        if not known and seconds(lifted := few.lifted(plan)) <= most:
             yield lifted
     # One of another graph cannot be told of all layers: it is made anew where it is near among the few; where these had
     # a limit, which is a guess, the nearest one is from further away.
