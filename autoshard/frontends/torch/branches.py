@@ -4,9 +4,15 @@
         h = torch.clamp(h, -most, most)
     y = h.exp() if (h > 1).any() else h      y = torch.where(asked, h.exp(), h)
 
-A module is captured as it is; where that fails at such an `if`, its function runs with another code and it is captured
-again. That code does the same for values that are known. What else a branch may do (calls of other modules, changes in
-place, `return`) has to happen in one of them alone, and stays refused.
+A module is captured as it is; where that fails at such an `if`, its function runs with another code and is captured
+again. That code does the same for values that are known. What a branch without `else` changes in place, and a loop
+skips by `continue`, is put back where the condition does not hold; a loop over the places of a mask goes over all,
+those that hold alone having an effect. What else a branch may do (`return`, calls that may change something) stays
+refused.
+
+    for expert in hit.nonzero():             for expert, holds in every place of hit:
+        out.index_add_(0, token, ...)            kept = out.clone(); out.index_add_(0, token, ...)
+                                                 out.copy_(torch.where(holds, out, kept))
 """
 
 from __future__ import annotations
@@ -14,19 +20,26 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import os
 import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import cache, partial
+from functools import partial
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from autoshard.frontends.torch.branch_bodies import (
+    can_be_chosen,
+    changed_in_place,
+    is_pure,
+    loops_said_so,
+    set_variables,
+    with_helps,
+)
+from autoshard.frontends.torch.places import places_of
 from autoshard.frontends.torch.value_checks import is_capturing
 
-_PURE = frozenset(("torch", "F", "nn", "math"))
-"""Names of packages whose functions only compute."""
-_BUILTINS = frozenset(("abs", "float", "int", "len", "max", "min", "range", "tuple"))
 _HERE = f"__import__({__name__!r}, fromlist=('*',))"
 _MOST = 32
 """Branches of one module that are said so, one after the other."""
@@ -72,13 +85,22 @@ def _failed_at(error: Exception, exchanged: Container[_Key]) -> tuple[FrameType,
     if not isinstance(error, GuardOnDataDependentSymNode):
         return None
     walked = reversed([*traceback.walk_tb(error.__traceback__)])
-    own = [one for one in walked if not is_capturing(one[0].f_code.co_filename)]
+    own = [one for one in walked if _may_branch(one[0].f_code.co_filename)]
     if not own:
         return None
     (frame, line), *outer = own
     if frame.f_code.co_name == "<lambda>":  # of an exchanged code, in which part of an expression is one
         frame = next((one for one, _ in outer if _key(one.f_code) in exchanged), frame)
     return frame, line
+
+
+def _may_branch(file: str) -> bool:
+    """Whether a file is a module's code, or one of torch's modules, and not what captures them."""
+    import torch
+
+    folder = os.path.dirname(torch.__file__) + os.sep
+    modules = tuple(folder + part + os.sep for part in ("nn", "distributions"))
+    return not is_capturing(file) and (not file.startswith(folder) or file.startswith(modules))
 
 
 def _choosing(code: CodeType, lines: set[int]) -> CodeType | None:
@@ -134,11 +156,13 @@ class _BranchRewriter(ast.NodeTransformer):
     """Writes branches at these lines as choices; `done` are the lines of those that can be."""
 
     def __init__(self, tree: ast.AST, lines: set[int]) -> None:
+        loops_said_so(tree, lines, lambda values, line: _called("each", line, values))
+        with_helps(tree)
         branches = [
             node for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp) and node.test.lineno in lines
         ]
-        self.done = {node.test.lineno for node in branches if _can_be_chosen(node)}
-        self.done -= {node.test.lineno for node in branches if not _can_be_chosen(node)}
+        self.done = {node.test.lineno for node in branches if can_be_chosen(node)}
+        self.done -= {node.test.lineno for node in branches if not can_be_chosen(node)}
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         takes = node.test.lineno in self.done
@@ -150,15 +174,16 @@ class _BranchRewriter(ast.NodeTransformer):
         return _called("either", node.lineno, _condition(node.test), *map(_later, (node.body, node.orelse, *both)))
 
     def visit_If(self, node: ast.If) -> Any:
-        line, statements = node.test.lineno, [*node.body, *node.orelse]
+        line = node.test.lineno
         takes = line in self.done
-        names = sorted({name for one in statements for name in _targets(one)}) if takes else []
+        places = sorted(changed_in_place(node)) if takes else []
+        names = sorted(set_variables(node).difference(places)) if takes else []
         # What is done in any case, and has to change nothing, is looked at once more when it is known what is called.
         yes_too, no_too = (self.both_ways(part) if takes else [] for part in (node.body, node.orelse))
         self.generic_visit(node)
         if not takes:
             return node
-        asked, before, yes = (f"_{word}_at_{line}" for word in ("asked", "before", "yes"))
+        asked, before, yes, kept_in = (f"_{word}_at_{line}" for word in ("asked", "before", "yes", "kept"))
         kept = f"{_HERE}.held(locals(), {tuple(names)!r})"
         back = [f"{name} = {_HERE}.back({before}, {name!r}, {name})" for name in names]
         chosen = [f"{name} = {_HERE}.chosen({asked}, {yes}, {before}, locals(), {name!r})" for name in names]
@@ -167,7 +192,10 @@ class _BranchRewriter(ast.NodeTransformer):
         choice: Any = _written(f"if {_HERE}.unknown({asked}): pass\nelif {asked}: pass\nelse: pass", line)[0]
         known: Any = choice.orelse[0]
         known.body, known.orelse = node.body, node.orelse or known.orelse
-        taken = [*_written(f"{before} = {kept}", line), *yes_too, *_written(f"{yes} = {kept}", line)]
+        copies = f"{kept_in} = {_HERE}.copies(locals(), {tuple(places)!r})"
+        restored = [f"{name} = {_HERE}.restored({asked}, {name}, {kept_in}, {name!r})" for name in places]
+        taken = [*_written(f"{before} = {kept}\n{copies}", line), *yes_too]
+        taken += _written("\n".join([*restored, f"{yes} = {kept}"]), line)
         choice.body = [*taken, *_written("\n".join(back), line), *no_too, *_written("\n".join(chosen), line)]
         return [test, choice]
 
@@ -186,6 +214,8 @@ class _Checked(ast.NodeTransformer):
             asking: Any = _written(f"{_HERE}.computing(0, {node.func.attr!r})", node.lineno)[0]
             asking.value.args[0] = node.func.value
             node.func.value = asking.value
+        elif not (isinstance(node.func, ast.Name) and (is_pure(node) or node.func.id in ("__import__", "locals"))):
+            node.func = _called("calling", node.lineno, node.func)
         return node
 
 
@@ -206,7 +236,7 @@ def _condition(test: ast.expr) -> ast.expr:
         return test
     first, *others = test.values
     rest = others[0] if len(others) == 1 else ast.copy_location(ast.BoolOp(test.op, others), others[0])
-    if all(map(_pure, ast.walk(rest))):
+    if all(map(is_pure, ast.walk(rest))):
         parts = (_condition(first), *(_later(_condition(one)) for one in (rest, _Checked().visit(deepcopy(rest)))))
         return _called("all_of" if isinstance(test.op, ast.And) else "any_of", test.lineno, *parts)
     if isinstance(test.op, ast.And):
@@ -226,62 +256,28 @@ def _later(value: ast.expr) -> ast.expr:
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
 
 
-def _can_be_chosen(node: ast.If | ast.IfExp) -> bool:
-    """Whether both ways compute, and change nothing but variables."""
-    if isinstance(node, ast.IfExp):
-        return all(map(_pure, (*ast.walk(node.body), *ast.walk(node.orelse))))
-    return all(map(_only_sets, (*node.body, *node.orelse)))
-
-
-def _only_sets(statement: ast.stmt) -> bool:
-    """Whether a statement computes and sets variables, and changes nothing else."""
-    if isinstance(statement, ast.Pass):
-        return True
-    if isinstance(statement, ast.If):
-        return all(map(_pure, ast.walk(statement.test))) and all(map(_only_sets, (*statement.body, *statement.orelse)))
-    plain = isinstance(statement, ast.Assign) and all(isinstance(one, ast.Name) for one in statement.targets)
-    return plain and all(map(_pure, ast.walk(statement)))
-
-
-def _pure(node: ast.AST) -> bool:
-    if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Lambda):
-        return False
-    if not isinstance(node, ast.Call):
-        return True
-    root, names = node.func, []
-    while isinstance(root, ast.Attribute):
-        names.append(root.attr)
-        root = root.value
-    if any(name.endswith("_") for name in names) or any(one.arg == "out" for one in node.keywords):
-        return False
-    if isinstance(root, ast.Name) and root.id in (_PURE if names else _BUILTINS):
-        return True
-    return bool(names) and names[0] in _methods()
-
-
-@cache
-def _methods() -> frozenset[str]:
-    """What tensors can be asked for; others' methods may change what they belong to."""
-    import torch
-
-    return frozenset(dir(torch.Tensor))
-
-
-def _targets(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-
-
 # -- what the codes call
 
 
 def unknown(asked: Any) -> bool:
-    """Whether a condition is a tensor whose value nobody knows while a module is captured."""
+    """Whether a condition is a value that nobody knows while a module is captured: a tensor, or a size."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
+    if isinstance(asked, torch.SymBool | torch.SymInt):
+        return not asked.node.has_hint()
     return isinstance(asked, FakeTensor | FunctionalTensor)
+
+
+def _tensor(asked: Any) -> Any:
+    """A condition that is not known, as a tensor of bools."""
+    import torch
+
+    if isinstance(asked, torch.Tensor):
+        return asked.bool()
+    asked = asked != 0 if isinstance(asked, torch.SymInt) else asked
+    return torch.scalar_tensor(torch.sym_ite(asked, 1, 0)).bool()
 
 
 def computing(owner: Any, name: str) -> Any:
@@ -296,14 +292,70 @@ def computing(owner: Any, name: str) -> Any:
     # Of this module are the functions that a branch inside of the branch is made of.
     if isinstance(owner, torch.Tensor) or package == __name__ or package.partition(".")[0] in ("torch", "math"):
         return owner
+    if isinstance(owner, torch.nn.Module) and _computes(getattr(owner, name, None)):
+        return owner
     raise TypeError(
         f"a branch on a tensor's value calls {name!r} of {type(owner).__name__}, which may change it: choose by "
         "torch.where or torch.cond"
     )
 
 
+def calling(function: Any) -> Any:
+    """What a branch calls, if it can only compute.
+
+    Raises:
+        TypeError: it may change something.
+    """
+    if _computes(function):
+        return function
+    name = getattr(function, "__name__", type(function).__name__)
+    raise TypeError(
+        f"a branch on a tensor's value calls {name!r}, which may change something: choose by torch.where or torch.cond"
+    )
+
+
+def _computes(function: Any) -> bool:
+    """Whether it is a function of torch, or a module that changes no statistics of its own."""
+    from torch.nn import Module
+    from torch.nn.modules.batchnorm import _NormBase
+
+    if not isinstance(function, Module):
+        owner = getattr(
+            getattr(function, "__self__", None), "__name__", ""
+        )  # of torch's functions that are not Python's
+        package = getattr(function, "__module__", None) or owner
+        return package.partition(".")[0] in ("torch", "math")
+    norms = [one for one in function.modules() if isinstance(one, _NormBase)]
+    return not any(one.training and one.track_running_stats for one in norms)
+
+
 def negated(asked: Any) -> Any:
-    return asked.logical_not() if unknown(asked) else not asked
+    return _tensor(asked).logical_not() if unknown(asked) else not asked
+
+
+def each(values: Any) -> Iterable[tuple[Any, Any]]:
+    """What a loop goes over, and whether each holds: of places that a mask selects, those of the whole mask."""
+    found = places_of(values)
+    return ((one, True) for one in values) if found is None else found
+
+
+def copies(variables: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What variables hold before it is changed in place."""
+    import torch
+
+    found = held(variables, names)
+    return {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in found.items()}
+
+
+def restored(asked: Any, now: Any, kept: dict[str, Any], name: str) -> Any:
+    """What was changed in place, put back where the condition does not hold; numbers as a choice."""
+    import torch
+
+    if name not in kept:
+        return now
+    if not isinstance(now, torch.Tensor) or not isinstance(kept[name], torch.Tensor):
+        return _choice(asked, now, kept[name], repr(name))
+    return now.copy_(torch.where(_tensor(asked).reshape(()), now, kept[name]))
 
 
 def all_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
@@ -311,7 +363,7 @@ def all_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
     if not unknown(first):
         return first and rest()
     other = checked_rest()
-    return first.logical_and(other) if unknown(other) else other and first
+    return _tensor(first).logical_and(_tensor(other)) if unknown(other) else other and first
 
 
 def any_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
@@ -319,7 +371,7 @@ def any_of(first: Any, rest: Callable, checked_rest: Callable) -> Any:
     if not unknown(first):
         return first or rest()
     other = checked_rest()
-    return first.logical_or(other) if unknown(other) else other or first
+    return _tensor(first).logical_or(_tensor(other)) if unknown(other) else other or first
 
 
 def held(variables: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -335,9 +387,24 @@ def back(variables: dict[str, Any], name: str, now: Any) -> Any:
 def chosen(asked: Any, yes: dict[str, Any], before: dict[str, Any], no: dict[str, Any], name: str) -> Any:
     """A variable as one branch or the other sets it; what only one of them has is a help inside of it."""
     one, other = yes.get(name), no.get(name)
+    if any(not isinstance(size, int) for value in (one, other) for size in getattr(value, "shape", ())):
+        return _Lost(name)  # of selected rows, most likely a help that an earlier turn of a loop has left
     if name not in before and (name not in yes or one is other):
         return other
     return _choice(asked, one, other, repr(name))
+
+
+class _Lost:
+    """A variable that a branch sets to so many rows as depend on the data: it is not to be used behind it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, asked: str) -> Any:
+        raise TypeError(
+            f"a branch on a tensor's value sets {self._name!r} to rows whose number depends on the data, and "
+            f"{asked!r} of it is asked behind the branch; use what is made of all rows there"
+        )
 
 
 def either(asked: Any, yes: Callable, no: Callable, checked_yes: Callable, checked_no: Callable) -> Any:
@@ -354,7 +421,7 @@ def _choice(asked: Any, one: Any, other: Any, what: str) -> Any:
         return other
     tensors = [value for value in (one, other) if isinstance(value, torch.Tensor)]
     if tensors and (_alike(one, other) or all(map(partial(_fits, tensors[0]), (one, other)))):
-        return torch.where(asked.bool().reshape(()), one, other)
+        return torch.where(_tensor(asked).reshape(()), one, other)
     raise TypeError(
         f"a branch on a tensor's value makes {what} {_kind(one)}, where it is {_kind(other)} else: it has to be a "
         "tensor of one shape and type in both"

@@ -32,6 +32,7 @@ from autoshard.frontends.torch.masks import masks_as_given
 from autoshard.frontends.torch.no_grad import inference_as_no_grad, no_grad_in_autocast
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
+from autoshard.frontends.torch.selected_rows import has_selected, with_all_rows
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
 from autoshard.frontends.torch.value_checks import numbers_as_checked
@@ -94,7 +95,8 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     load_translators()
     with quiet():
         program = with_stops(program)
-    if all(node_ready(node) for node in nodes_at_any_depth(program.graph_module)):
+    ready = all(node_ready(node) for node in nodes_at_any_depth(program.graph_module))
+    if ready and not has_selected(program.graph):
         return program
     try:
         with quiet():  # torch reads the names of arguments from the code: it has to be made here
@@ -102,7 +104,8 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     except Exception as error:  # of many kinds, as above
         raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_message(error)}") from error
     check_asked(program, asked)
-    return program
+    with quiet():
+        return with_all_rows(program)
 
 
 def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Collection[str]]:

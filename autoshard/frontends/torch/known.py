@@ -329,8 +329,8 @@ def _asking() -> frozenset[Any]:
     own = torch.Tensor
     return frozenset(
         (
-            own.__bool__, own.__contains__, own.__float__, own.__index__, own.__int__, own.allclose, own.equal,
-            own.is_nonzero, own.item, own.tolist, torch.allclose, torch.equal, torch.is_nonzero,
+            own.__bool__, own.__contains__, own.__float__, own.__format__, own.__index__, own.__int__, own.allclose,
+            own.equal, own.is_nonzero, own.item, own.tolist, torch.allclose, torch.equal, torch.is_nonzero,
         )
     )  # fmt: skip
 
