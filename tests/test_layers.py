@@ -88,6 +88,7 @@ LAYERS = [
         "autoshard.truth",
     ],
     ["autoshard.mindspore.callbacks", "autoshard.mindspore.feed"],
+    ["autoshard.mindspore.early_stopping"],
     ["autoshard.mindspore.sessions", "autoshard.mindspore.shown"],
     ["autoshard.mindspore.model", "autoshard.mindspore.parallel"],
     ["autoshard.mindspore.one_step", "autoshard.mindspore.train"],

@@ -39,6 +39,7 @@ _HOME = {
     "autoshard.mindspore.callbacks": (
         "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "TimeMonitor",
     ),
+    "autoshard.mindspore.early_stopping": ("EarlyStopping", "LambdaCallback"),
     "autoshard.mindspore.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
     "autoshard.mindspore.context": (
         "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context",

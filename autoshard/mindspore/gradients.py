@@ -67,6 +67,41 @@ def grad(
     return call
 
 
+class GradOperation:
+    """MindSpore's former way to `grad`: called on a function, and on parameters, it gives a function of gradients.
+
+    Args:
+        get_all: of all arguments, not of the first alone.
+        get_by_list: of the parameters that are given, and with `get_all` of the arguments before.
+        sens_param: the last argument of the function that it gives is what the gradient of the result is.
+
+    Example:
+        >>> import numpy as np
+        >>> GradOperation()(lambda x: (x * x).sum())(np.array([1.0, 3.0])).asnumpy()
+        array([2., 6.])
+    """
+
+    def __init__(self, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False) -> None:
+        self.get_all, self.get_by_list, self.sens_param = get_all, get_by_list, sens_param
+
+    def __call__(self, fn: Callable, weights: Any = None) -> Callable:
+        """The function of gradients. Raises GraphError: parameters are asked for, and none are given."""
+        if self.get_by_list and weights is None:
+            raise GraphError("GradOperation(get_by_list=True) takes the parameters as its second argument")
+        held = weights if self.get_by_list else None
+
+        def call(*args: Any) -> Any:
+            given = args[:-1] if self.sens_param else args
+            weighed = fn
+            if self.sens_param:
+                seed = args[-1]
+                weighed = lambda *inputs: (fn(*inputs) * seed).sum()  # noqa: E731
+            positions = tuple(range(len(given))) if self.get_all else None if self.get_by_list else 0
+            return grad(weighed, positions, held)(*given)
+
+        return call
+
+
 def value_and_grad(
     fn: Callable,
     grad_position: Positions = 0,

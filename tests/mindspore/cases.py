@@ -873,9 +873,60 @@ ops.Concat()((x, p)).asnumpy()
 ops.MatMul()(x, y).asnumpy()
 """.strip().splitlines()
 
+
 # What MindSpore 2.10 has no CPU kernel for, or has not evaluated yet: the line, and what its documentation says that it
 # is, in numpy's words.
+def _steps(step: Any, *states: float) -> Any:
+    """What `trained` says of the first parameter, by a step (parameter, gradient, number, *states) -> all but these."""
+
+    def run(n: dict[str, Any]) -> Any:
+        held = [np.array([1.0, -2.0, 3.0]), *(np.full(3, one) for one in states)]
+        for i in range(1, 4):
+            held = list(step(held[0], np.array([0.5, 0.25, -1.0]) * i * 1e-3, i, *held[1:]))
+        return held[0]
+
+    return run
+
+
+def _centred(w: Any, g: Any, i: int, s: Any, m: Any, mean: Any) -> Any:
+    g = g + 0.1 * w
+    s, mean = 0.9 * s + 0.1 * g**2, 0.9 * mean + 0.1 * g
+    m = 0.5 * m + 0.1 * g / np.sqrt(s - mean**2 + 1e-10)
+    return w - m, s, m, mean
+
+
+def _ftrl(w: Any, g: Any, i: int, m: Any, u: Any) -> Any:
+    u = u + g - ((m + g**2) ** 0.5 - m**0.5) / 0.1 * w
+    below = (m + g**2) ** 0.5 / 0.1 + 0.2
+    return np.where(np.abs(u) > 1e-3, (np.sign(u) * 1e-3 - u) / below, 0), m + g**2, u
+
+
+def _lamb(w: Any, g: Any, i: int, m: Any, v: Any) -> Any:
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+    r = m / (1 - 0.9**i) / (np.sqrt(v / (1 - 0.999**i)) + 1e-6) + 0.1 * w
+    return w - 0.1 * np.linalg.norm(w) / np.linalg.norm(r) * r, m, v
+
+
 DOCUMENTED = {
+    "trained(lambda q: nn.RMSProp(q, 0.1, 0.9, 0.5))": _steps(
+        lambda w, g, i, s, m: (
+            w - (0.5 * m + 0.1 * g / np.sqrt(0.9 * s + 0.1 * g**2 + 1e-10)),
+            0.9 * s + 0.1 * g**2,
+            0.5 * m + 0.1 * g / np.sqrt(0.9 * s + 0.1 * g**2 + 1e-10),
+        ),
+        1.0,
+        0.0,
+    ),
+    "trained(lambda q: nn.RMSProp(q, [0.1], 0.9, 0.5, centered=True, weight_decay=0.1))": _steps(
+        _centred, 1.0, 0.0, 0.0
+    ),
+    "trained(lambda q: nn.Adagrad(q, 0.1, 0.01))": _steps(
+        lambda w, g, i, a: (w - 0.01 * g / np.sqrt(a + g**2), a + g**2), 0.1
+    ),
+    "trained(lambda q: nn.FTRL(q, 0.1, 0.1, l1=1e-3, l2=0.1))": _steps(_ftrl, 0.1, 0.0),
+    "trained(lambda q: nn.Lamb(q, 0.1, weight_decay=0.1))": _steps(_lamb, 0.0, 0.0),
+    "ops.GradOperation(sens_param=True)(lambda x: x * x)(x, y)": lambda n: 2 * n["x"] * n["y"],
+    "ops.GradOperation(get_all=True)(lambda x, y: (x * y).sum())(x, y)[1]": lambda n: n["x"],
     "ops.embedding(T([[0, 3], [1, 1]], ms.int32), p)": lambda n: n["p"][[[0, 3], [1, 1]]],
     "ops.clip_by_global_norm((x, v), 0.5)[1]": lambda n: (
         n["v"] * 0.5 / np.sqrt((n["x"] ** 2).sum() + (n["v"] ** 2).sum())

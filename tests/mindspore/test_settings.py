@@ -397,3 +397,42 @@ def test_what_cannot_be_written_is_told_before_planning(name: str, tmp_path: Any
             one.build(data())
     finally:
         ms.set_context(save_graphs=False, save_graphs_path=".")
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "ends", "best"),
+    [
+        ({"patience": 2}, [3.0, 2.0, 2.5, 2.4, 1.0], 4, 2),
+        ({"patience": 2, "min_delta": 1.5}, [3.0, 2.0, 2.5, 1.0], 3, 1),
+        ({"monitor": "eval_accuracy", "patience": 1}, [0.1, 0.2, 0.2, 0.9], 3, 2),
+        ({"monitor": "eval_loss", "mode": "max", "baseline": 5.0, "patience": 2}, [1.0, 2.0, 3.0], 2, 2),
+        ({}, [3.0, 2.0, 1.0], 0, 3),
+    ],
+)
+def test_early_stopping_restores_the_best(
+    settings: dict[str, Any], values: list[float], ends: int, best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, kept, begun = model(**AUTO), {}, []
+    stopping = ms.EarlyStopping(restore_best_weights=True, **settings)
+    name = stopping.monitor.removeprefix("eval_")
+
+    def note(context: Any) -> None:
+        given.sync()
+        kept[context.epoch] = given.network.dense1.weight.asnumpy().copy()
+
+    listeners = [ms.LambdaCallback(on_train_epoch_end=note, on_train_epoch_begin=lambda _: begun.append(1)), stopping]
+    heard = iter(values)
+    monkeypatch.setattr(given.metrics[name], "eval", lambda: next(heard))
+    given.fit(len(values), data(), data(), callbacks=listeners)
+    assert stopping.stopped_epoch == ends
+    assert len(begun) == (ends or len(values))
+    np.testing.assert_array_equal(given.network.dense1.weight.asnumpy(), kept[best])
+
+
+def test_early_stopping_names_the_metrics_that_there_are() -> None:
+    with pytest.raises(TrainingError, match="monitor is 'eval_f1'; known are loss, eval_"):
+        model().fit(1, data(), data(), callbacks=ms.EarlyStopping("eval_f1"))
+    with pytest.raises(TrainingError, match="mode is 'most'"):
+        ms.EarlyStopping(mode="most")
+    with pytest.raises(AttributeError, match="give the optimizer a rate for each step"):
+        _ = ms.ReduceLROnPlateau

@@ -92,6 +92,7 @@ from autoshard.mindspore.nn.loss_scale import DynamicLossScaleUpdateCell, FixedL
 from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineCell
 from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, SyncBatchNorm
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
+from autoshard.mindspore.nn.optim_formulas import FTRL, Adagrad, Lamb, RMSProp
 from autoshard.trace.cell import Cell, CellList, SequentialCell
 from autoshard.util.offered import NotOfferedError
 
@@ -105,17 +106,18 @@ _ABOVE = {
 }  # fmt: skip
 
 __all__ = [
-    "CELU", "ELU", "GELU", "GLU", "SGD", "Adam", "AdamWeightDecay", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d",
-    "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d",
-    "Conv2d", "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout", "DynamicLossScaleUpdateCell", "Embedding",
-    "ExponentialDecayLR", "FastGelu", "FixedLossScaleUpdateCell", "Flatten", "GradAccumulationCell", "GroupNorm",
-    "HShrink", "HSigmoid", "HSwish", "Hardtanh", "HuberLoss", "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss",
-    "LayerNorm", "LeakyReLU", "LogSigmoid", "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d",
-    "MaxPool2d", "Mish", "Momentum", "NLLLoss", "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell",
-    "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftShrink",
-    "Softmax", "SoftmaxCrossEntropyWithLogits", "Softmin", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink",
-    "Threshold", "WarmUpLR", "WithLossCell", "cosine_decay_lr", "exponential_decay_lr", "get_activation",
-    "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
+    "CELU", "ELU", "FTRL", "GELU", "GLU", "SGD", "Adagrad", "Adam", "AdamWeightDecay", "AdaptiveAvgPool2d",
+    "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell",
+    "CellList", "Conv1d", "Conv2d", "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout",
+    "DynamicLossScaleUpdateCell", "Embedding", "ExponentialDecayLR", "FastGelu", "FixedLossScaleUpdateCell",
+    "Flatten", "GradAccumulationCell", "GroupNorm", "HShrink", "HSigmoid", "HSwish", "Hardtanh", "HuberLoss",
+    "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss", "Lamb", "LayerNorm", "LeakyReLU", "LogSigmoid",
+    "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss",
+    "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "RMSProp", "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU",
+    "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftShrink", "Softmax", "SoftmaxCrossEntropyWithLogits",
+    "Softmin", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink", "Threshold", "WarmUpLR", "WithLossCell",
+    "cosine_decay_lr", "exponential_decay_lr", "get_activation", "inverse_decay_lr", "natural_exp_decay_lr",
+    "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
 ]  # fmt: skip
 
 

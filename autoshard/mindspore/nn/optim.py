@@ -21,7 +21,7 @@ from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import ContextError
 
 
-class _Steps(optim.Optimizer):
+class Steps(optim.Optimizer):
     """What MindSpore does to gradients and weight decay before a step."""
 
     loss_scale = 1.0
@@ -70,10 +70,14 @@ class _Steps(optim.Optimizer):
             grad = named_primitive("ScalarMul", f"unscaled.{parameter.name}", factor=1 / self.loss_scale)(grad)
         if not self.is_group and ("beta" in parameter.name or "gamma" in parameter.name):
             weight_decay = 0.0
+        self._apply(parameter, grad, following, rate, weight_decay)
+
+    def _apply(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
+        """The step itself."""
         super()._update(parameter, grad, following, rate, weight_decay)
 
 
-class Momentum(_Steps, optim.Momentum):
+class Momentum(Steps, optim.Momentum):
     """accum = momentum * accum + grad; parameter -= learning_rate * accum (Nesterov: of grad + momentum * accum)."""
 
     def __init__(
@@ -90,7 +94,7 @@ class Momentum(_Steps, optim.Momentum):
         )
 
 
-class SGD(_Steps, optim.SGD):
+class SGD(Steps, optim.SGD):
     """parameter -= learning_rate * grad, or the steps of Momentum where `momentum` is not 0."""
 
     def __init__(
@@ -108,7 +112,7 @@ class SGD(_Steps, optim.SGD):
         optim.SGD.__init__(self, self._begin(params, loss_scale), learning_rate, momentum, weight_decay, nesterov)
 
 
-class Adam(_Steps, optim.Adam):
+class Adam(Steps, optim.Adam):
     """rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps); weight decay adds to the gradient."""
 
     form = "efficient"
@@ -131,7 +135,7 @@ class Adam(_Steps, optim.Adam):
         optim.Adam.__init__(self, self._begin(params, loss_scale), learning_rate, beta1, beta2, eps, weight_decay)
 
 
-class AdamWeightDecay(_Steps, optim.AdamW):
+class AdamWeightDecay(Steps, optim.AdamW):
     """rate * (m / (sqrt(v) + eps) + weight_decay * parameter), without a correction of m and v for their begin at 0."""
 
     form, state_names = "uncorrected", ("adam_m", "adam_v")

@@ -30,7 +30,7 @@ _PAGES = (_math, _shapes, _index, _neural, _windows, _loss, _state)
 _OFFERED: dict[str, Any] = {name: getattr(page, name) for page in _PAGES for name in _PRIMITIVES if name in vars(page)}
 _OFFERED.update({name: getattr(functional, name) for name in functional.__all__}, Primitive=Primitive)
 
-_ABOVE = {"grad": "autoshard.mindspore.gradients", "value_and_grad": "autoshard.mindspore.gradients"}
+_ABOVE = dict.fromkeys(("GradOperation", "grad", "value_and_grad"), "autoshard.mindspore.gradients")
 
 __all__ = sorted(_OFFERED)  # noqa: PLE0605
 

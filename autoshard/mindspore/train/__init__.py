@@ -11,6 +11,7 @@ from autoshard.mindspore.callbacks import (
     TimeMonitor,
 )
 from autoshard.mindspore.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+from autoshard.mindspore.early_stopping import EarlyStopping, LambdaCallback
 from autoshard.mindspore.loss_scale import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
 from autoshard.mindspore.metrics import (
     MAE,
@@ -30,8 +31,9 @@ from autoshard.mindspore.parallel import (
 )
 
 __all__ = [
-    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "DynamicLossScaleManager", "FixedLossScaleManager",
-    "History", "Loss", "LossMonitor", "LossScaleManager", "Metric", "Model", "ModelCheckpoint", "TimeMonitor",
-    "Top1CategoricalAccuracy", "Top5CategoricalAccuracy", "TopKCategoricalAccuracy", "get_metric_fn", "load_checkpoint",
-    "load_distributed_checkpoint", "load_param_into_net", "merge_sliced_parameter", "save_checkpoint",
+    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "DynamicLossScaleManager", "EarlyStopping",
+    "FixedLossScaleManager", "History", "LambdaCallback", "Loss", "LossMonitor", "LossScaleManager", "Metric",
+    "Model", "ModelCheckpoint", "TimeMonitor", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
+    "TopKCategoricalAccuracy", "get_metric_fn", "load_checkpoint", "load_distributed_checkpoint",
+    "load_param_into_net", "merge_sliced_parameter", "save_checkpoint",
 ]  # fmt: skip
