@@ -126,8 +126,8 @@ class StageOptions:
             "--pipeline",
             metavar="AXIS|MESHES|auto",
             help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of "
-            "devices in turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: cuts, meshes, micro batches unless given, and schedule are "
-            "searched.",
+            "devices in turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: cuts, meshes, micro "
+            "batches unless given, and schedule are searched.",
         ),
     ] = None
     schedule: Annotated[
