@@ -16,7 +16,7 @@ from functools import cached_property
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 
-FUSIONS = ("none", "eager", "kernels", "xla")
+FUSIONS = ("none", "eager", "kernels", "xla", "inductor")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Device:
     mapping is taken too. `memory_bandwidth` is bytes per second read plus written, `launch_seconds` the time
     to start one operator. The efficiencies are the share of both peaks that large operators reach. `operators` are
     measured times, which go before all of these for the operators that they name. `fusion` says what makes programs:
-    "none" runs each operator by itself, as numpy does, "eager" too, but views cost nothing, "kernels" and "xla" make
-    kernels of several (`autoshard.ir.fusion`).
+    "none" runs each operator by itself, as numpy does, "eager" too, but views cost nothing, "kernels", "xla"
+    and "inductor" (torch.compile) make kernels of several (`autoshard.ir.fusion`).
     `attention_efficiency` is the share of the peak that attention reaches, by the operations that its operators count.
     `memory_overlap` is the share of the lesser of computing and moving bytes that hides behind the other: 1 is the
     roofline, 0 their sum, as of products whose first operands come and last results go while nothing is multiplied.

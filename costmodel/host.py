@@ -65,6 +65,7 @@ HOSTS = {
         crowd=4.1e-6,
     ),
     "xla": HostTimes(2e-6, 2e-6, 2e-6, "1 to 2 us for a kernel of a compiled program"),
+    "inductor": HostTimes(2e-6, 2e-6, 2e-6, "1 to 2 us for a kernel of a compiled program"),
 }
 """By `Device.fusion`."""
 

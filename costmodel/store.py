@@ -116,7 +116,7 @@ class DeviceRecord(Record, frozen=True):
     memory_efficiency: float
     source: str
     operators: tuple[OperatorCurveRecord, ...]
-    fusion: Literal["none", "eager", "kernels", "xla"] = "none"
+    fusion: Literal["none", "eager", "kernels", "xla", "inductor"] = "none"
     attention_efficiency: float | None = None
     memory_overlap: float = 1.0
     host_seconds: float = 0.0

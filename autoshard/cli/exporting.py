@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoshard.cli.output import check_file, check_folder, print_json
-from autoshard.cli.planned import AskedInStages, Target
+from autoshard.cli.planned import AUTO, AskedInStages, Target, is_whole
 from autoshard.cli.records import ExportRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
@@ -60,6 +60,8 @@ def export(
         raise ContextError(f"--against goes with --to model_explorer, not with {to}")
     if asked.stages is not None:
         record = _stages_exported(to, output, lambda: asked.planned_stages(target, {"--against": against}))
+    elif asked.search == AUTO and against is None:
+        record = _exported_in_any_form(to, output, partial(asked.found, target))
     else:
         record = _exported(to, output, partial(asked.planned, target), against)
     _show(record, as_json)
@@ -86,6 +88,18 @@ def _stages_exported(to: str, output: Path | None, planned: Callable[[], Planned
 
     _check(STAGE_FORMS, to, output)
     return _written(STAGE_FORMS, planned(), to, output)
+
+
+def _exported_in_any_form(to: str, output: Path | None, found: Callable[[], Planned | PlannedPipeline]) -> ExportRecord:
+    """A plan in the form that it has, in one piece or in stages."""
+    from autoshard.exporters.export import PLAN_FORMS
+    from autoshard.pipeline.exports.forms import STAGE_FORMS
+
+    _check(PLAN_FORMS if to in PLAN_FORMS.names else STAGE_FORMS, to, output)
+    planned = found()
+    forms: ExportForms[Any] = PLAN_FORMS if is_whole(planned) else STAGE_FORMS
+    _check(forms, to, output)
+    return _written(forms, planned, to, output)
 
 
 def _check(forms: ExportForms[Any], to: str, output: Path | None) -> None:

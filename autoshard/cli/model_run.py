@@ -20,6 +20,7 @@ from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.kept import keep, parameters_of, take_up
 from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
+from autoshard.cli.planned import AUTO
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target, prints_apart
 from autoshard.frontends.torch.export import seed_torch
@@ -29,6 +30,7 @@ from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.context import set_auto_parallel_context
 from autoshard.pipeline.execute.group import GroupRun
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.in_any_form import plan_auto
 from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.stored import Stored
@@ -113,8 +115,10 @@ def prepare(
     seed_torch(SEED)  # models that draw their own weights draw the same in every run
     model, inputs = load_target(target)
     with prints_apart():
-        if stages is None:
-            planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
+        if stages is None and search == AUTO:
+            planned: Planned | PlannedPipeline = plan_auto(model, inputs, mesh, **settings)
+        elif stages is None:
+            planned = plan(model, inputs, mesh, search=search, **settings)
         else:
             known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics", "memory", "options")}
             planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)

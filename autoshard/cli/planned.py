@@ -5,11 +5,11 @@ A command that has a parameter of such a group, `asked: Asked`, has the options 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ from autoshard.util.errors import ContextError
 from costmodel.json_door import JsonError, decode
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # of typing from Python 3.13 on
+
     from autoshard.api import Planned
     from autoshard.pipeline import PlannedPipeline
 
@@ -66,7 +68,8 @@ Statistics = Annotated[
         "are not known in time) or micro-batch, as gradient accumulation does.",
     ),
 ]
-HARDWARE, DATASET, BATCH = "cpu", "full_batch", "batch"
+AUTO, HARDWARE, DATASET, BATCH = "auto", "cpu", "full_batch", "batch"
+Found = TypeVar("Found")
 
 
 def _statistics(whose: str) -> str:
@@ -165,7 +168,7 @@ class StageOptions:
             if wrong:
                 raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
             return None
-        usual = "auto" if self.pipeline == "auto" else "1f1b"
+        usual = AUTO if self.pipeline == AUTO else "1f1b"
         found = {"pipeline": self.pipeline, "schedule": self.schedule or usual, "chunks": self.chunks}
         return {**found, "stages": _stages(self.stage) if self.stage else None}
 
@@ -175,30 +178,48 @@ class Asked(PlanOptions, DeviceOptions):
     """What a command asks of a plan in one piece."""
 
     def planned(self, target: str, search: str | None = None) -> Planned:
-        """The plan of a target, by `search` if that is another mode than the one asked for.
+        """The plan of a target in one piece, by `search` if that is another mode than the one asked for.
 
         Raises:
             TargetError: an option that is none.
             AutoshardError: as `autoshard.plan`.
         """
         from autoshard.api import plan
-        from autoshard.mindspore.context import set_auto_parallel_context
 
-        settings = {**self.settings, "search": search or self.search}
         if is_module(target):
             over = read_mesh(self) if self.are_given else None
+            settings = {**self.settings, "search": search or self.search}
             return plan(Path(target), mesh=over if self.mesh else None, devices=self.devices, **settings)
+        return self._planned_by(partial(plan, search=search or self.search), target)
+
+    def _planned_by(self, plan: Callable[..., Found], target: str) -> Found:
+        """What a planning function makes of the model of a target on the devices that are given."""
+        from autoshard.mindspore.context import set_auto_parallel_context
+
         over = read_mesh(self)
         # A script may ask how many devices there are while it is loaded.
         set_auto_parallel_context(device_num=over.devices)
         model, inputs = load_target(target)
         with prints_apart():
-            return plan(model, inputs, over, **settings)
+            return plan(model, inputs, over, **{name: one for name, one in self.settings.items() if name != "search"})
 
 
 @dataclass(frozen=True)
 class AskedInStages(StageOptions, Asked):
     """What a command asks of a plan in one piece or in stages."""
+
+    def found(self, target: str, unlike: Mapping[str, Any] | None = None) -> Planned | PlannedPipeline:
+        """The plan of a target: in stages if that is asked for, or where mode "auto" finds such a plan to be faster.
+
+        Args:
+            unlike: as `planned_stages` takes them; with one of these mode "auto" plans in one piece.
+        """
+        from autoshard.pipeline import plan_auto
+
+        if self.stages is not None:
+            return self.planned_stages(target, unlike)
+        one_piece = is_module(target) or any(value is not None for value in (unlike or {}).values())
+        return self.planned(target) if one_piece or self.search != AUTO else self._planned_by(plan_auto, target)
 
     def planned_stages(self, target: str, unlike: Mapping[str, Any] | None = None) -> PlannedPipeline:
         """The plan of a target in stages.
@@ -227,6 +248,13 @@ class AskedInStages(StageOptions, Asked):
         model, inputs = load_target(target)
         with doing("planning in stages"), prints_apart():
             return plan_pipeline(model, inputs, over, **self.stages, **settings)
+
+
+def is_whole(planned: Planned | PlannedPipeline) -> TypeIs[Planned]:
+    """Whether a plan is in one piece."""
+    from autoshard.api import Planned
+
+    return isinstance(planned, Planned)
 
 
 def check_has_stages(target: str) -> None:

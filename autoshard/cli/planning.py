@@ -10,7 +10,7 @@ import typer
 
 from autoshard.cli.app import console
 from autoshard.cli.output import check_file, check_folder, print_json
-from autoshard.cli.planned import AskedInStages, Target
+from autoshard.cli.planned import AskedInStages, Target, is_whole
 from autoshard.cli.records import FilesRecord
 from autoshard.cli.target import TargetError
 from autoshard.util.doing import doing
@@ -77,17 +77,14 @@ def plan(
     chosen = RowFilter(TOP if top is None else top, sort or "time", pattern or "", names) if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
-    if asked.stages is not None:
-        unlike = {"--alternatives": alternatives or None}
-        unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
-        found = asked.planned_stages(target, {**unlike, "--sort": sort, "--columns": columns})
-        if save is not None:
-            found.save(save)
-        _print_stages(found, as_json)
-        return
-    planned = asked.planned(target)
+    unlike = {"--alternatives": alternatives or None}
+    unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
+    planned = asked.found(target, {**unlike, "--sort": sort, "--columns": columns})
     if save is not None:
         planned.save(save)
+    if not is_whole(planned):
+        _print_stages(planned, as_json)
+        return
     if as_json:
         typer.echo(json.dumps(to_json(planned, alternatives=alternatives, everything=everything), indent=2))
         return
@@ -135,12 +132,8 @@ def dump(
     sent and received.
     """
     check_folder(output)
-    if asked.stages is None:
-        planned = asked.planned(target)
-        count = planned.plan.mesh.devices
-    else:
-        planned = asked.planned_stages(target)
-        count = planned.devices
+    planned = asked.found(target)
+    count = planned.plan.mesh.devices if is_whole(planned) else planned.devices
     with doing("writing the dumps"):
         files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, count))))
     if as_json:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from autoshard.cli.app import DeviceOptions, console, read_mesh
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import AskedInStages
+from autoshard.cli.planned import AUTO, AskedInStages, is_whole
 from autoshard.cli.progress import is_quiet
 from autoshard.cli.records import AgainstRecord, ExplainRecord
 from autoshard.cli.target import TargetError, load_target, prints_apart
@@ -154,18 +154,22 @@ def explain(
     and a line for each step, with the operator that it went through, and what stood against it at each conflict. Of a
     plan in stages (--pipeline) each stage that has it, and where it is sent.
     """
-    if asked.stages is not None:
-        staged = asked.planned_stages(target, {"--pass": which, "--conservative": conservative or None})
-        _print_explained(ExplainRecord(value, stages=staged.explained(value)), as_json)
-        return
-    _check(target, asked, which or "full")
+    if asked.stages is None:
+        _check(target, asked, which or "full")
+    known = None
+    if asked.stages is not None or (asked.search == AUTO and which is None):
+        found = asked.found(target, {"--pass": which, "--conservative": conservative or None})
+        if not is_whole(found):
+            _print_explained(ExplainRecord(value, stages=found.explained(value)), as_json)
+            return
+        known = found
     with doing("spreading shardings by rules"):
         spread = _run(target, asked, which or "full", conservative)
     if which is not None:
-        found = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
+        record = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
     else:
-        found = _explained(target, spread, value, asked)
-    _print_explained(found, as_json)
+        record = _explained(target, spread, value, asked, known)
+    _print_explained(record, as_json)
 
 
 def _print_explained(found: ExplainRecord, as_json: bool) -> None:
@@ -190,14 +194,16 @@ def _text(found: ExplainRecord) -> str:
     return f"{plan}\nby rules alone, before any search:\n{textwrap.indent(rules, '  ')}\n"
 
 
-def _explained(target: str, spread: Propagated, name: str, asked: AskedInStages) -> ExplainRecord:
+def _explained(
+    target: str, spread: Propagated, name: str, asked: AskedInStages, known: Planned | None
+) -> ExplainRecord:
     """How a value lies in the plan, and what rules say of it; of a module that cannot be planned, why."""
     try:
         rules, unknown = tuple(spread.explain(name).splitlines()), None
     except UnknownNameError as error:  # it may be of the plan alone: an activation that is made again, say
         rules, unknown = (), error
     try:
-        planned = asked.planned(target)
+        planned = known or asked.planned(target)
     except AutoshardError as error:
         if asked.search is not None or not _is_module(target):
             raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import AskedInStages, Target
+from autoshard.cli.planned import AskedInStages, Target, is_whole
 from autoshard.cli.planning import read_ranks
 from autoshard.cli.records import TraceRecord
 from autoshard.util.doing import doing
@@ -39,12 +39,11 @@ def trace(
     from autoshard.exporters.trace import save_trace
 
     check_file(output)
-    if asked.stages is not None:
-        staged = asked.planned_stages(target)
-        data, seconds = _of_stages(staged, ranks), staged.price.seconds
-    else:
-        planned = asked.planned(target)
+    planned = asked.found(target)
+    if is_whole(planned):
         data, seconds = _in_one_piece(planned, ranks), planned.cost.seconds
+    else:
+        data, seconds = _of_stages(planned, ranks), planned.price.seconds
     with doing("writing the trace"):
         path = save_trace(data, output)
     if as_json:

@@ -11,7 +11,7 @@ import typer
 
 from autoshard.cli.app import console
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import Asked, AskedInStages
+from autoshard.cli.planned import AUTO, Asked, AskedInStages, is_whole
 from autoshard.cli.records import ViewRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError, PlanError
@@ -66,12 +66,13 @@ def view(
             f"{output} is no page; say which picture of the plan to draw there: --plot timeline or memory"
         )
     check_file(output)
-    if asked.stages is not None:
-        unlike = {"--against": against, "--plot": plotted, "a second target": targets[1:] or None}
-        planned = asked.planned_stages(targets[0], unlike)
+    unlike = {"--against": against, "--plot": plotted, "a second target": targets[1:] or None}
+    if asked.stages is not None or (asked.search == AUTO and not any(unlike.values())):
+        planned = asked.found(targets[0], unlike)
+        seconds = planned.cost.seconds if is_whole(planned) else planned.price.seconds
         with doing("writing the page"):
             planned.view().save(output)
-        _report(output, (planned.price.seconds,), as_json, show)
+        _report(output, (seconds,), as_json, show)
         return
     plans = _plans(targets, against, asked)
     with doing("writing the page" if plotted is None else "drawing"):

@@ -3,8 +3,9 @@
 Products, look-ups and attention are kernels of their own. All else is light: element-wise operators, reductions, norms,
 updates of parameters. Light operators that hand values on to each other, without a product between them, are a group:
 it reads each value from memory once, writes what others need, and is started once. Views cost nothing. So XLA fuses
-(loop, input and multi-output fusion) and torch's inductor (vertical and horizontal fusion). Each node is told its share
-of what its group moves (`KernelTraffic`), so that prices stay sums over nodes.
+(loop, input and multi-output fusion) and torch's inductor, which besides fuses groups that read the same (horizontal
+fusion), and sums over rows in kernels of their own where others read what is summed. Each node is told its share of
+what its group moves (`KernelTraffic`), so that prices stay sums over nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
+
+import networkx as nx
 
 from autoshard.ir.graph import Graph, KernelTraffic, Node, Value
 
@@ -27,9 +30,9 @@ def fused(graph: Graph, how: str = "xla") -> tuple[Graph, dict[Node, Node]]:
     """The graph whose nodes know their traffic, and what each node has become.
 
     Args:
-        how: `Device.fusion`: "xla" fuses all of that, "kernels" what people write kernels for: element-wise chains, and
-            a softmax of scores in 16 bits with what leads to it (Narayanan et al. 2021, section 4.2); "eager" runs each
-            operator by itself, where views cost nothing.
+        how: `Device.fusion`: "xla" and "inductor" fuse all of that, "kernels" what people write kernels for:
+            element-wise chains, and a softmax of scores in 16 bits with what leads to it (Narayanan et al. 2021,
+            section 4.2); "eager" runs each operator by itself, where views cost nothing.
     """
     became = {node: replace(node, traffic=of) for node, of in kernel_traffic(graph, how).items()}
     return replace(graph, nodes=tuple(became.get(node, node) for node in graph.nodes)), became
@@ -40,7 +43,7 @@ def kernel_traffic(graph: Graph, how: str) -> dict[Node, KernelTraffic]:
     if how == "eager":
         found = {node: _alone(node) for node in graph.nodes if not node.regions}
     else:
-        groups = _Groups(graph, _is_written if how == "kernels" else _is_any)
+        groups = _Groups(graph, _is_written if how == "kernels" else _is_any, how == "inductor")
         found = {node: groups.traffic(node) for node in graph.nodes if not node.regions}
     return {node: KernelTraffic(*of, how) for node, of in found.items()}
 
@@ -79,13 +82,23 @@ def _nothing(node: Node) -> _Moved:
 
 
 class _Groups:
-    def __init__(self, graph: Graph, may: Callable[[Node, Node], bool]) -> None:
-        self.graph, self.may = graph, may
+    """Groups of light operators.
+
+    Args:
+        may: whether two operators may be in one, of which the first hands a value to the second.
+        beside: whether groups that read the same values, all of them, are one; sums over rows are then apart from what
+            others read.
+    """
+
+    def __init__(self, graph: Graph, may: Callable[[Node, Node], bool], beside: bool = False) -> None:
+        self.graph, self.may, self.beside = graph, may, beside
         self.parents: dict[Node, Node] = {}
         self.levels: dict[Value, int] = {}
         self.columns: set[Node] = set()
         for node in graph.nodes:
             self._place(node)
+        if beside:
+            self._join_beside()
 
     def find(self, node: Node) -> Node:
         """The node that stands for a group."""
@@ -114,8 +127,48 @@ class _Groups:
         if made in self.columns or self.levels[made.results[0]] != level or not self.may(made, node):
             return False
         alone = made.op.spread == "pointwise" and len(self.graph.users[made.results[0]]) == 1
+        if self.beside and node in self.columns and (not alone or made.results[0] in self.graph.outputs):
+            return False
         few, many = sorted((_largest(made), _largest(node)))
         return alone or few == many or few * STATISTIC <= many
+
+    def _join_beside(self) -> None:
+        """Join groups that read a value as large as what they loop over, and neither of which leads to the other."""
+        after = nx.DiGraph()
+        after.add_nodes_from(self.find(node) for node in self.graph.nodes)
+        for node in self.graph.nodes:
+            ahead = (self.graph.producers.get(value, (None, 0))[0] for value in node.operands)
+            edges = ((self.find(made), self.find(node)) for made in ahead if made is not None)
+            after.add_edges_from(edge for edge in edges if edge[0] is not edge[1])
+        order = nx.condensation(after)
+        ranks = {
+            node: rank
+            for rank, parts in enumerate(nx.topological_generations(order))
+            for part in parts
+            for node in order.nodes[part]["members"]
+        }
+        readers: dict[tuple[int, Value], Node] = {}
+        loops = self._loops()
+        for node in self.graph.nodes:
+            group = self.find(node)
+            if group not in loops:
+                continue
+            for value in node.operands:
+                if value.type.elements == loops[group]:
+                    first = readers.setdefault((ranks[group], self._base(value)), group)
+                    if self.find(first) is not self.find(group) and loops[first] == loops[group]:
+                        self.parents[self.find(group)] = self.find(first)
+
+    def _loops(self) -> dict[Node, int]:
+        """How many elements the light groups go over, but for sums over rows."""
+        found: dict[Node, int] = {}
+        for node in self.graph.nodes:
+            if _is_light(node) and not node.op.view and node.operands:
+                group = self.find(node)
+                found[group] = max(found.get(group, 0), _largest(node))
+        for node in self.columns:
+            found.pop(self.find(node), None)
+        return found
 
     def _maker(self, value: Value) -> Node | None:
         """The node that makes a value's elements, behind views."""

@@ -9,8 +9,9 @@ says why. Planning counts everything from the traced model to the plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from autoshard.frontends.planning import is_module, planning, read_module
 from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.found_stages import AUTO
+from autoshard.pipeline.in_any_form import is_training_step, plan_auto
 from autoshard.pipeline.planned.cost import step_cost
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.planning import plan_pipeline
@@ -29,7 +31,6 @@ from autoshard.search import Cost, search_modes
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
-from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.train import accumulated
 from autoshard.util.doing import doing
@@ -184,7 +185,10 @@ def compare(
     found = []
     for i, (mode, mesh) in enumerate(ways, 1):
         with doing(f"planning {i} of {len(ways) + len(staged)}: {mode}"):
-            found.append(_contender(target, inputs, mode, mesh, limit, settings))
+            in_any_form = mode == AUTO and not is_module(target)
+            way = partial(plan_auto, *untraced) if in_any_form else partial(plan, target, inputs, search=mode)
+            within = limit if keeps_limit(mode) else None
+            found.append(_contender(way, mode, mesh, limit, {**settings, "memory": within}))
     for i, (pipeline, mesh) in enumerate(staged, len(ways) + 1):
         with doing(f"planning {i} of {len(ways) + len(staged)}: stages, {pipeline}"):
             found.append(_in_stages(*untraced, pipeline, mesh, limit, settings))
@@ -193,7 +197,7 @@ def compare(
 
 def default_pipelines(target: Any, meshes: Sequence[Mesh | str | None]) -> tuple[str, ...]:
     """How a target is planned in stages unless people say how: searched, a training step on several devices."""
-    if not isinstance(target, Traced) or not target.graph.cotangents or not target.graph.updates:
+    if not is_training_step(target):
         return ()
     return (AUTO,) if any(known_mesh(mesh).devices > 1 for mesh in meshes if mesh is not None) else ()
 
@@ -210,34 +214,36 @@ def _in_stages(
     target: Any, inputs: Any, pipeline: str, mesh: Mesh | None, limit: int | None, settings: Mapping[str, Any]
 ) -> Contender:
     """A plan in stages, by the schedule that takes least."""
-    begun = time.perf_counter()
     known = {name: value for name, value in settings.items() if name != DATASET}
-    name = f"{STAGED} {pipeline}"
-    try:
-        if settings.get(DATASET, WHOLE) != WHOLE:
-            raise PlanError(f"data inputs of stages lie whole on every rank; {DATASET} is {settings[DATASET]!r}")
-        planned = plan_pipeline(target, inputs, mesh, pipeline=pipeline, schedule=AUTO, memory=limit, **known)
-    except AutoshardError as error:
-        return Contender(name, str(mesh or ""), time.perf_counter() - begun, why=str(error))
-    took = time.perf_counter() - begun
-    cost = step_cost(planned)
-    fits = limit is None or cost.peak_memory_bytes <= limit
-    return Contender(name, meshes_label(planned.groups), took, cost, fits, planned=planned)
+
+    def way(mesh: Mesh | None, **settings: Any) -> PlannedPipeline:
+        if data != WHOLE:
+            raise PlanError(f"data inputs of stages lie whole on every rank; {DATASET} is {data!r}")
+        return plan_pipeline(target, inputs, mesh, pipeline=pipeline, schedule=AUTO, memory=limit, **settings)
+
+    data = settings.get(DATASET, WHOLE)
+    return _contender(way, f"{STAGED} {pipeline}", mesh, limit, known)
 
 
 def _contender(
-    target: Any, inputs: Any, mode: str, mesh: Mesh | str | None, limit: int | None, settings: dict[str, Any]
+    way: Callable[..., Planned | PlannedPipeline],
+    name: str,
+    mesh: Mesh | str | None,
+    limit: int | None,
+    settings: Mapping[str, Any],
 ) -> Contender:
+    """What one way to plan leads to, on a mesh."""
     begun = time.perf_counter()
-    within = limit if keeps_limit(mode) else None
     try:
-        planned = plan(target, inputs, mesh, search=mode, memory=within, **settings)
+        planned = way(mesh=mesh, **settings)
     except AutoshardError as error:
-        return Contender(mode, str(mesh or ""), time.perf_counter() - begun, why=str(error))
+        return Contender(name, str(mesh or ""), time.perf_counter() - begun, why=str(error))
     took = time.perf_counter() - begun
-    cost = planned.cost
-    fits = limit is None or cost.peak_memory_bytes <= limit
-    return Contender(mode, str(planned.plan.mesh), took, cost, fits, planned=planned)
+    if isinstance(planned, Planned):
+        over, cost = str(planned.plan.mesh), planned.cost
+    else:
+        over, cost = meshes_label(planned.groups), step_cost(planned)
+    return Contender(name, over, took, cost, limit is None or cost.peak_memory_bytes <= limit, planned=planned)
 
 
 def ranked(contenders: Sequence[Contender]) -> Iterator[Contender]:

@@ -21,7 +21,7 @@ from autoshard.pipeline.stage_plans import NO_OPTIONS, check_memory, most_memory
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
-from autoshard.pipeline.transfers.group import RankGroup, group_hardware, groups_along, read_groups
+from autoshard.pipeline.transfers.group import RankGroup, group_hardware, groups_along, meshes_label, read_groups
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.registry import check_options
 from autoshard.trace.cell import Cell, stages_of_cells
@@ -114,8 +114,14 @@ def plan_pipeline(
         counts = None if micro_batches == 1 else (micro_batches,)
         traced = cuttable_target(target, inputs)
         chosen = counts, names, limit, statistics
-        return found_stages(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, chosen)
+        inner = DEFAULT_SEARCH if search in (None, AUTO) else search
+        return found_stages(traced, mesh, inner, hardware, passes, chosen)
     groups = _groups(mesh, pipeline)
+    if search == AUTO:
+        raise PlanError(
+            f"search mode {AUTO!r} chooses meshes, but those of the stages are given ({meshes_label(groups)}): give "
+            f"pipeline={AUTO!r} to have both searched, or name the mode that plans each stage"
+        )
     if schedule == AUTO:
         again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
         again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes, options=options)

@@ -190,7 +190,7 @@ def _within_layer(node: Node) -> str:
 
 def _made_again(recompute: str, fusion: str) -> Callable[[Node], bool] | None:
     """Which nodes the backward pass makes again."""
-    if recompute == "none" and fusion in ("kernels", "xla"):  # a kernel of a gated unit keeps what it reads alone
+    if recompute == "none" and fusion not in ("none", "eager"):  # a kernel of a gated unit keeps what it reads alone
         return lambda node: _within_layer(node) in ("inner.silu", "inner.shared.silu")
     if recompute == "full":  # all of a layer but for the sum that leaves it
         return lambda node: _within_layer(node) not in ("", "add_1")

@@ -128,7 +128,7 @@ class Row(Record, frozen=True):
         Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")
     ] = "step"
     fusion: Annotated[
-        Literal["none", "eager", "kernels", "xla"],
+        Literal["none", "eager", "kernels", "xla", "inductor"],
         described("which operators are one kernel: none, none and views are free, hand-written ones, compiled ones"),
     ] = "eager"
     chunks: Annotated[

@@ -227,7 +227,7 @@ def _torchtitan(cells: Cells) -> Row:
         recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
         precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
         loss="fused" if axes.tp > 1 else "apart",  # loss_parallel, which a softmax of split logits has no operator for
-        reduced="step" if axes.pp > 1 else "micro batch", fusion="xla" if compiled == "compiled" else "eager",
+        reduced="step" if axes.pp > 1 else "micro batch", fusion="inductor" if compiled == "compiled" else "eager",
         overlap=True,
         # As many micro batches as stages, and two stages for each group where they are interleaved: its defaults.
         chunks=chunks, inferred=("micro_batch", "chunks") if axes.pp > 1 else (),

@@ -48,6 +48,38 @@ def test_plan_tells_of_stages(target, cli):
     assert all(stage["operators"] for stage in found["stages"])
 
 
+@pytest.mark.parametrize(("hardware", "stages"), [("tpu_v5p", 2), ("h100", None)])
+def test_mode_auto_looks_at_stages_too(target, cli, hardware, stages):
+    """What takes fewer seconds is the plan, whatever the command, and it tells of the other."""
+    asked = ["-n", "2", "--mode", "auto", "--hardware", hardware]
+    code, out, err = cli("plan", target, *asked, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    if stages is None:
+        assert "mesh" in found and "; in stages: " in found["started_from"]
+    else:
+        assert len(found["stages"]) == stages
+        whole = next(one for one in found["others"] if one["label"] == "in one piece on (d=2), by auto")
+        assert whole["seconds"] > found["seconds"]
+    code, out, err = cli("export", target, *asked, "--to", "schedule")
+    assert (code == 0) is (stages is not None), err
+    code, out, err = cli("explain", target, "0.matmul", *asked, "--json")
+    assert code == 0 and bool(json.loads(out)["stages"]) is (stages is not None), err
+
+
+def test_mode_auto_and_stages_on_given_meshes_contradict_each_other(target, cli):
+    code, _, err = cli("plan", target, "--mesh", "pp=2,dp=2", "--pipeline", "pp", "--mode", "auto")
+    assert code and "'auto' chooses meshes, but those of the stages are given (2 x (dp=2))" in err
+    code, out, err = cli("plan", target, "-n", "2", "--pipeline", "auto", "--mode", "auto", "--json")
+    assert code == 0 and len(json.loads(out)["groups"]) >= 1, err
+
+
+@pytest.mark.mpi
+def test_a_run_by_mode_auto_is_in_stages_where_these_are_faster(target, cli):
+    code, out, err = cli("run", target, "-n", "2", "--mode", "auto", "--hardware", "tpu_v5p", "--check", "--json")
+    assert code == 0 and json.loads(out)["equal"], err
+
+
 def test_dump_writes_what_each_rank_of_a_stage_runs(target, cli, tmp_path):
     order = ["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "3", "--ranks", "0,3", "-o", str(tmp_path)]
     code, out, err = cli("dump", target, *order)

@@ -100,6 +100,41 @@ def test_kernels_that_people_write(name):
     assert [of(function, *shapes, how=how) for how in ("eager", "kernels")] == wanted
 
 
+def _sums_beside(x):
+    wide = ops.exp(x)
+    return wide, ops.reduce_sum(wide, axis=0)
+
+
+BESIDE = {
+    "updates that read the same": (
+        lambda p, m, g: (p - (m * 0.9 + g) * 0.1, m * 0.9 + g), [X] * 3, (5 * SIZE, 1)
+    ),
+    "one group leads to the other": (lambda x, w: ops.matmul(ops.exp(x), w) * x, [X, (COLUMNS,) * 2], None),
+    "a column's sum of what others read": (_sums_beside, [X], (3 * SIZE + 4 * COLUMNS, 2)),
+    "a column's sum of what nobody reads": (
+        lambda x: ops.reduce_sum(ops.exp(x), axis=0), [X], (SIZE + 4 * COLUMNS, 1)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_kernels_of_inductor(name):
+    """Groups that read the same are one kernel unless one leads to the other; columns are summed apart."""
+    function, shapes, wanted = BESIDE[name]
+    assert of(function, *shapes, how="inductor") == (wanted or of(function, *shapes, how="xla"))
+
+
+@pytest.mark.torch
+def test_bytes_beside_those_of_inductor():
+    """What torch's inductor says of its own kernels (`benchmarks/against_inductor.py` has 30 programs)."""
+    pytest.importorskip("torch")
+    from benchmarks.against_inductor import measure
+
+    rows = measure(["momentum", "softmax", "gradient of bias"])
+    assert [row["ratio"] for row in rows] == [1.0] * 3
+    assert [row["kernels"] for row in rows] == [row["inductor_kernels"] for row in rows]
+
+
 def test_kernels_of_scores_take_two_bytes():
     """As those of Megatron-LM; dropout is in a kernel with what is added; nobody starts counters of random numbers."""
 
@@ -180,7 +215,7 @@ def test_hardware_that_fuses_is_saved(tmp_path):
 
 def test_hardware_says_how_programs_are_made():
     known = preset("h100").device
-    with pytest.raises(ValueError, match="fusion is 'magic'; it is one of none, eager, kernels, xla"):
+    with pytest.raises(ValueError, match="fusion is 'magic'; it is one of none, eager, kernels, xla, inductor"):
         replace(known, fusion="magic")
     with pytest.raises(ValueError, match="attention_efficiency is 1.5"):
         replace(known, attention_efficiency=1.5)

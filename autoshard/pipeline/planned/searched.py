@@ -63,6 +63,6 @@ class StageSearch:
             "none of them is faster" if not self.gap else f"at most {100 * self.gap:.1f} % from the fastest of them"
         )
         return (
-            f"{self.priced} pipelines priced of {self.choices} choices; {proven}; "
+            f"{self.priced} pipeline{'s' * (self.priced != 1)} priced of {self.choices} choices; {proven}; "
             f"none of them takes less than {format_seconds(self.bound)}"
         )
