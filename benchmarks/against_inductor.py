@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch._inductor import config
 from torch.nn import functional
 
 from autoshard.frontends.torch.load import from_torch
@@ -105,9 +106,10 @@ class _Heard(logging.Handler):
         self.nbytes = self.kernels = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if isinstance(record.args, dict) and "num_bytes_accessed" in record.args:
-            self.nbytes += record.args["num_bytes_accessed"]
-            self.kernels += len(record.args["nodes_num_elem"])
+        told: Any = record.args
+        if isinstance(told, dict) and "num_bytes_accessed" in told:
+            self.nbytes += told["num_bytes_accessed"]
+            self.kernels += len(told["nodes_num_elem"])
 
 
 def theirs(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> tuple[int, int]:
@@ -118,7 +120,7 @@ def theirs(function: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> t
     level = log.level
     log.setLevel(logging.INFO)
     try:
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with config.patch(force_disable_caches=True):
             torch.compile(function, backend="inductor", fullgraph=True)(*arguments)
     finally:
         log.setLevel(level)
