@@ -31,7 +31,7 @@ from costmodel.hardware import Device, Hardware, Link, Topology
 from costmodel.json_door import MOST_BYTES, JsonError, Positive, Record, contents, convert
 from costmodel.plausible import check_units
 from costmodel.preset_table import PRESETS
-from costmodel.units import parse_bytes, parse_rate, parse_seconds
+from costmodel.units import parse_bytes, parse_rate, parse_seconds, parse_watts
 
 ENDING = ".toml"
 _NEEDED = ("peak_flops", "memory_bandwidth", "memory", "launch")
@@ -48,6 +48,8 @@ class DeviceFile(Record, frozen=True):
         launch: seconds to start an operator, a number or text such as "7 us".
         host: seconds in which a host starts an operator or a collective while the device works, such as "10 us".
         compute_efficiency: the share of the peak that large operators reach; memory_efficiency that of the bandwidth.
+        fusion: what makes programs: none, eager, kernels, xla or inductor, as `Device.fusion`.
+        power: the limit of a device in watts, a number or text such as "500 W", below that of the preset.
     """
 
     like: str | None = None
@@ -58,6 +60,8 @@ class DeviceFile(Record, frozen=True):
     host: float | str | None = None
     compute_efficiency: float | None = None
     memory_efficiency: float | None = None
+    fusion: str | None = None
+    power: float | str | None = None
 
 
 class LinkFile(Record, frozen=True):
@@ -158,8 +162,11 @@ def _device(file: DeviceFile, name: str) -> Device:
         "host_collective_seconds": host,
         "compute_efficiency": file.compute_efficiency,
         "memory_efficiency": file.memory_efficiency,
+        "fusion": file.fusion,
     }
     fields = {field: value for field, value in given.items() if value is not None}
     if base is None:
-        return Device(f"device of {name}", source="cluster file", **fields)
-    return replace(base, **fields) if fields else base
+        made = Device(f"device of {name}", source="cluster file", **fields)
+    else:
+        made = replace(base, **fields) if fields else base
+    return made if file.power is None else made.at_power(parse_watts(file.power, "[device] power"))

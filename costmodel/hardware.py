@@ -16,6 +16,10 @@ from functools import cached_property
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 
+IDLE_SHARE = 110 / 700
+"""Of a device's power what it takes idle: 110 W of an H100's 700 W (planning)."""
+POWER_TO_CLOCK = 0.4
+"""The clock's exponent of the power above idle: voltage and clock rise together (planning)."""
 FUSIONS = ("none", "eager", "kernels", "xla", "inductor")
 
 
@@ -37,6 +41,7 @@ class Device:
     itself, as through a captured graph (`costmodel.host`).
     `packing_seconds` is what it takes, beside its bytes, to put a tensor into a buffer that collectives share and to
     take out what comes of it.
+    `power` is the limit in watts at which the shares of the peaks hold, None where nobody says; see `at_power`.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Device:
     host_seconds: float = 0.0
     host_collective_seconds: float = 0.0
     packing_seconds: float = 0.0
+    power: float | None = None
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -76,6 +82,8 @@ class Device:
             raise ValueError(
                 f"device {self.name!r}: attention_efficiency is {self.attention_efficiency}; it lies in (0, 1]"
             )
+        if self.power is not None:
+            _require_positive(f"device {self.name!r}: power", self.power)
         if self.fusion not in FUSIONS:
             raise ValueError(f"device {self.name!r}: fusion is {self.fusion!r}; it is one of {', '.join(FUSIONS)}")
 
@@ -109,6 +117,35 @@ class Device:
             return None
         known = self._curves.get((operator, dtype)) or self._curves.get((operator, "f32"))
         return None if known is None or (known.dtype != dtype and known.per_flop) else known
+
+    def at_power(self, watts: float) -> Device:
+        """The device under another limit of its power: products and attention are slower, memory is not.
+
+        Dense products run at the limit: the clock grows with the power above what an idle device takes, to about 1 /
+        2.5 (planning; 500 W of an H100's 700 W are 0.85 of its rate).
+
+        Raises:
+            ValueError: a device that does not say at which power it is, or a limit that is not between what it takes
+                idle and that.
+
+        >>> from costmodel import preset
+        >>> h100 = preset("h100").device
+        >>> round(h100.at_power(500).compute_efficiency / h100.compute_efficiency, 2)
+        0.85
+        """
+        if self.power is None:
+            raise ValueError(f"device {self.name!r} does not say at which power its rates are, to take {watts:g} W of")
+        idle = IDLE_SHARE * self.power
+        if not idle < watts <= self.power:
+            raise ValueError(f"device {self.name!r}: power is {watts:g} W; it is above {idle:.3g}, to {self.power:g} W")
+        rate = ((watts - idle) / (self.power - idle)) ** POWER_TO_CLOCK
+        attention = self.attention_efficiency
+        return replace(
+            self,
+            compute_efficiency=self.compute_efficiency * rate,
+            attention_efficiency=None if attention is None else attention * rate,
+            power=watts,
+        )
 
     def slowed(self, times: float, more: float = 0.0) -> Device:
         """The device when it takes so many times as long, as when ranks take turns on it, and `more` seconds to start

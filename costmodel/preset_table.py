@@ -145,6 +145,7 @@ _A100 = Hardware(
         compute_efficiency=_A100_PRODUCTS,
         attention_efficiency=_A100_ATTENTION,
         memory_overlap=0.0,
+        power=400,
         source="NVIDIA A100 datasheet; shares of the peaks fitted to published training steps",
     ),
     Topology(
@@ -178,6 +179,7 @@ _H100 = Hardware(
         compute_efficiency=_H100_PRODUCTS,
         attention_efficiency=_H100_ATTENTION,
         memory_overlap=0.0,
+        power=700,
         source="NVIDIA H100 datasheet; shares of the peaks fitted to published training steps",
     ),
     Topology(
@@ -214,20 +216,14 @@ _A100_4X200 = replace(
     topology=Topology((_A100.topology.levels[0], (None, _infiniband(100)))),  # four adapters of 200 Gb/s for eight
 )
 
-# Dense products run at the power limit: the clock grows with the power above the idle 110 W to about 1 / 2.5, so that
-# 500 W against 700 W is 0.85 of the rate. planning
-_AT_500_WATTS = ((500 - 110) / (700 - 110)) ** 0.4
-
 _H100_500W = replace(
     _H100,
     name="h100-500w",
     device=replace(
-        _H100.device,
+        _H100.device.at_power(500),
         name="H100 96GB at 500 W",
         memory_bandwidth=2400 * GB,
         memory_bytes=96 * 10**9,
-        compute_efficiency=_H100_PRODUCTS * _AT_500_WATTS,
-        attention_efficiency=_H100_ATTENTION * _AT_500_WATTS,
         source="torchtitan's benchmarks of 2024-12, which say of their H100: 96 GB of HBM2e, 2.4 TB/s, 500 W; "
         "planning: products at 0.85 of those at 700 W",
     ),
@@ -267,6 +263,7 @@ _B200 = Hardware(
         compute_efficiency=_B200_PRODUCTS,
         attention_efficiency=_B200_ATTENTION,
         memory_overlap=0.0,
+        power=1000,
         source="published tables of the HGX B200; they differ by up to 7 %, the lower figures are used; shares of the "
         "peaks fitted to published training steps",
     ),
@@ -299,6 +296,7 @@ _GB200 = replace(
         ),  # i32: as f32, planning
         memory_bandwidth=8000 * GB,  # datasheet: 576 TB/s of 72
         memory_bytes=186 * 10**9,  # datasheet: 13.4 TB of 72
+        power=1200,
         source="NVIDIA GB200 NVL72 datasheet; planning: shares of the peaks are the B200's",
     ),
     topology=Topology(((72, _B200.topology.levels[0][1]), _B200.topology.levels[1])),
@@ -328,6 +326,7 @@ _MI300X = Hardware(
         compute_efficiency=0.8 * 668 / 1307.4,
         attention_efficiency=0.28,  # planning: as much less than products as on H100
         memory_overlap=0.0,
+        power=750,
         source="AMD Instinct MI300X datasheet; share of products from the best that was measured",
     ),
     Topology(

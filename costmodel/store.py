@@ -122,6 +122,7 @@ class DeviceRecord(Record, frozen=True):
     host_seconds: float = 0.0
     host_collective_seconds: float = 0.0
     packing_seconds: float = 0.0
+    power: float | None = None
 
 
 class LinkRecord(Record, frozen=True):

@@ -110,6 +110,7 @@ _POWERS = {
     "s": "",
 }  # with the micro sign, too
 _TIME = re.compile(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*({'|'.join(_POWERS)})?\s*", re.ASCII)
+_WATTS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k?)W\s*")
 _BITS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT])(?:b/s|bps|bit/s|bits/s)\s*", re.ASCII)
 
 
@@ -128,6 +129,23 @@ def parse_seconds(time: float | str, what: str = "a time") -> float:
             raise ValueError(f"{what}: {time[:_LONGEST]!r} is no time; write seconds, or text such as '4 us'")
         return float(match[1] + _POWERS[match[2] or "s"])
     return float(time)
+
+
+def parse_watts(power: float | str, what: str = "a power") -> float:
+    """Watts from a number, or from text such as "500 W" or "0.7 kW".
+
+    Raises:
+        ValueError: anything else; the message begins with `what`.
+
+    >>> parse_watts("500 W"), parse_watts("0.7 kW")
+    (500.0, 700.0)
+    """
+    if not isinstance(power, str):
+        return float(power)
+    found = _WATTS.fullmatch(power[:_LONGEST])
+    if found is None:
+        raise ValueError(f"{what}: {power[:_LONGEST]!r} is no power; write watts, or text such as '500 W'")
+    return float(found[1]) * (1000.0 if found[2] else 1.0)
 
 
 def parse_rate(rate: float | str, what: str = "a rate") -> float:

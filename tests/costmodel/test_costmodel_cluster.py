@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel import group_levels, listed_levels, preset
+from costmodel import group_levels, listed_levels, load, preset, save
 from costmodel.units import parse_rate, parse_seconds
 
 LAB = """
@@ -57,7 +57,27 @@ def test_a_device_of_its_own(tmp_path):
     assert (device.peak("bf16"), device.memory_bandwidth, device.launch_seconds) == (80e12, 1e12, 5e-6)
 
 
+def test_power_and_kernels_of_a_cluster(tmp_path):
+    """A limit of power slows products, not memory; a hardware file keeps both."""
+    limited = LAB.replace('memory = "94 GB"', 'memory = "94 GB"\npower = "500 W"\nfusion = "inductor"')
+    found, whole = preset(written(tmp_path, limited)), preset("h100").device
+    assert found.device.compute_efficiency == pytest.approx(whole.compute_efficiency * (390 / 590) ** 0.4)
+    assert found.device.compute_efficiency == pytest.approx(preset("h100-500w").device.compute_efficiency)
+    assert (found.device.memory_bandwidth, found.device.fusion) == (whole.memory_bandwidth, "inductor")
+    assert load(save(found, tmp_path / "lab.json")) == found
+
+
 WRONG = {
+    "no power": (LAB.replace("[[links]]", 'power = "500 V"\n[[links]]', 1), r"\[device\] power: '500 V' is no power"),
+    "too much power": (
+        LAB.replace("[[links]]", "power = 900\n[[links]]", 1),
+        "power is 900 W; it is above 110, to 700 W",
+    ),
+    "power of a device of its own": (
+        LAB.replace('[device]\nlike = "h100"\nmemory = "94 GB"\n', OWN + 'power = "1 kW"\n'),
+        "does not say at which power its rates are, to take 1000 W of",
+    ),
+    "kernels": (LAB.replace("[[links]]", 'fusion = "jit"\n[[links]]', 1), "fusion is 'jit'; it is one of none, eager"),
     "no TOML": (LAB.replace("nodes = 4", "nodes = "), "Invalid value"),
     "unknown field": (LAB.replace("nodes = 4", "nodes = 4\nracks = 2"), "unknown field `racks`"),
     "missing": (LAB.replace("nodes = 4", ""), "missing required field `nodes`"),
