@@ -9,7 +9,6 @@ In a pattern `*` stands for any part of a name without dots and `**` for any par
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from autoshard.trace.function import NodeAnnotation, known_trace
 from autoshard.trace.specs import Specs
 from autoshard.util.errors import AutoshardError, MeshError, ShardingError, StageError, UnknownNameError
 from autoshard.util.files import read_json
+from autoshard.util.near import nearest
 from costmodel.json_door import Natural, Record
 
 _PLACEMENT = re.compile(r"(?:S|Shard)\((?:dim=)?(-?\d+)\)|(R|Replicate\(\))")
@@ -193,8 +193,8 @@ def _matching(pattern: str, names: Mapping[str, Any], what: str) -> list[str]:
     found = [name for name in names if form.fullmatch(name)]
     found = found or [name for name in names if name.endswith(_MAIN) and form.fullmatch(name.rpartition(".")[0])]
     if not found:
-        near = difflib.get_close_matches(pattern, names, _NEAR, 0.4) or list(names)[:_NEAR]
-        raise UnknownNameError(f"pattern {pattern!r} matches no {what}; the nearest names are {', '.join(near)}")
+        near = nearest(pattern, names, _NEAR)
+        raise UnknownNameError(f"pattern {pattern!r} matches no {what}; the nearest names are {near}")
     return found
 
 

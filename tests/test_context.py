@@ -46,7 +46,7 @@ SEMI = {"parallel_mode": "semi_auto_parallel"}
     [
         (
             {"device_nums": 8},
-            "no field 'device_nums'; did you mean device_num.*; fields are parallel_mode, search",
+            "no field 'device_nums'; did you mean 'device_num'.*; fields are parallel_mode, search",
         ),
         ({"auto_pipeline": True}, "MindSpore's 'auto_pipeline' is not honoured"),
         ({"pipeline_stages": 3, "device_num": 4, **SEMI}, "pipeline_stages is 3, which does not divide the 4 devices"),

@@ -33,7 +33,7 @@ from autoshard.cli.records import (
     ViewRecord,
 )
 from autoshard.cli.target import TargetError
-from autoshard.cli.words import did_you_mean
+from autoshard.util.near import did_you_mean
 from costmodel.json_door import Natural, Positive, Record, schema
 
 VERSION = 1
@@ -320,5 +320,6 @@ def print_schema(
             typer.echo("\n".join(SCHEMAS))
         return
     if name not in SCHEMAS:
-        raise TargetError(f"there is no schema of {name!r}{did_you_mean(name, SCHEMAS)}")
+        hint = did_you_mean(name, SCHEMAS, otherwise=f"; there are {', '.join(sorted(SCHEMAS))}")
+        raise TargetError(f"there is no schema of {name!r}{hint}")
     typer.echo(json.dumps(SCHEMAS[name](), indent=2))

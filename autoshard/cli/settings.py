@@ -17,8 +17,8 @@ from typing import Any
 
 import typer
 
-from autoshard.cli.words import did_you_mean
 from autoshard.util.errors import ContextError
+from autoshard.util.near import did_you_mean
 
 OWN, SHARED = "autoshard.toml", "pyproject.toml"
 _TARGETS = {"target", "targets", "script"}
@@ -88,7 +88,8 @@ def _as(option: Any, value: Any) -> Any:
 def _check(path: Path, given: Mapping[str, Any], known: Any, what: str) -> None:
     for name in given:
         if name not in known and name.replace("_", "-") not in known:
-            raise ContextError(f"{path}: {name!r} is no {what}{did_you_mean(name, known)}")
+            hint = did_you_mean(name, known, otherwise=f"; there are {', '.join(sorted(known))}")
+            raise ContextError(f"{path}: {name!r} is no {what}{hint}")
 
 
 def use_settings(context: typer.Context) -> None:

@@ -8,13 +8,13 @@ import contextlib
 import importlib.util
 import inspect
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
+from autoshard.util.near import did_you_mean
 
 _EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "ml_dtypes": "jax"}
 """Packages that an extra of this one brings."""
@@ -116,8 +116,7 @@ def _named(module: ModuleType, name: str, path: str) -> Any:
         return found
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     known = ", ".join(key for key in own if callable(vars(module)[key]) and not key.startswith("_")) or "none"
-    near = get_close_matches(name, [key for key, value in vars(module).items() if callable(value)])
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    meant = did_you_mean(name, [key for key, value in vars(module).items() if callable(value)])
     raise TargetError(f"{path} has no function {name!r}{meant}; its functions are: {known}")
 
 

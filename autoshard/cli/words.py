@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 _OPTIONS = {
     "search": "--mode",
@@ -31,10 +29,3 @@ def as_options(message: str) -> str:
 def _bare(value: str) -> str:
     """A value without the quotes that a shell does not need."""
     return value if " " in value else value.strip("'")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known: the nearest ones, else all."""
-    names = sorted(known)
-    near = get_close_matches(name, names, 3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; there are {', '.join(names)}"

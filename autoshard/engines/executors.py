@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import RuntimeSetupError, UnknownNameError
+from autoshard.util.near import did_you_mean
 
 Parts = list[np.ndarray]
 
@@ -36,8 +36,7 @@ def check_engine(engine: str) -> None:
         UnknownNameError: there is none.
     """
     if engine not in ENGINES:
-        near = difflib.get_close_matches(str(engine), ENGINES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(engine, ENGINES, 1)
         raise UnknownNameError(f"unknown engine {engine!r}{hint}; known are {', '.join(ENGINES)}")
 
 

@@ -11,12 +11,12 @@ Torch itself is not imported here: what it sees comes as a value (`torch_devices
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from autoshard.util.errors import RuntimeSetupError, UnknownNameError
+from autoshard.util.near import did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda")
 """What a run can be asked to compute on; auto is cuda where torch sees a CUDA device on every rank, else cpu."""
@@ -93,8 +93,7 @@ def check_device(device: str) -> None:
         UnknownNameError: it cannot.
     """
     if device not in DEVICES:
-        near = difflib.get_close_matches(str(device), DEVICES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(device, DEVICES, 1)
         raise UnknownNameError(f"unknown device {device!r}{hint}; known are {', '.join(DEVICES)}")
 
 

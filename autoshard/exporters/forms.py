@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from autoshard.exporters.json_text import json_text
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_atomically
 from autoshard.util.gc_paused import gc_paused
+from autoshard.util.near import did_you_mean
 
 P = TypeVar("P")
 Made = Callable[[P], Any]
@@ -66,8 +66,7 @@ class ExportForms(Generic[P]):
     def _unknown(self, to: str) -> str:
         if to in self.elsewhere:
             return f"{self.of} has no form {to!r}{self.hint}; its forms are {', '.join(self.names)}"
-        near = difflib.get_close_matches(str(to), self.names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(to, self.names, 1)
         return f"cannot export {self.of} to {to!r}{hint}; the forms are {', '.join(self.names)}"
 
     @gc_paused()

@@ -10,7 +10,6 @@ the minor axes that are in the way are left out there.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +25,7 @@ from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import PlanError, RuntimeSetupError
+from autoshard.util.near import nearest
 
 if TYPE_CHECKING:
     from autoshard.frontends.jax.model import JaxModel
@@ -77,8 +77,7 @@ class JaxShardings:
         for name, leaf in named_leaves(tree):
             full = ".".join(filter(None, (prefix, name)))
             if full not in known:
-                near = difflib.get_close_matches(full, known, 3, 0.4) or list(known)[:3]
-                raise PlanError(f"the plan has no input {full!r}; the nearest are {', '.join(near)}")
+                raise PlanError(f"the plan has no input {full!r}; the nearest are {nearest(full, known)}")
             if len(known[full]) != np.ndim(leaf):
                 raise PlanError(f"the plan has {full} with {len(known[full])} dims, but it has {np.ndim(leaf)}")
             found.append(NamedSharding(mesh, known[full]))

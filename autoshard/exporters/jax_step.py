@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from autoshard.engines.xla_engine import compiler_options
 from autoshard.engines.xla_whole import XlaStep, given_in_pieces
@@ -63,11 +63,6 @@ class JaxStep:
     def shardings(self) -> dict[str, NamedSharding]:
         """How each entry of the state lies."""
         return {name: self._sharding(i) for name, i in self._held.items()}
-
-    @property
-    def data_specs(self) -> tuple[PartitionSpec, ...]:
-        """How the arrays of data lie: as the plan says, or as the pieces that are all it takes of them."""
-        return tuple(self._whole.in_specs[i] for i in self._data)
 
     @cached_property
     def _returned(self) -> tuple[int, ...]:

@@ -55,10 +55,6 @@ class AxisRef(NamedTuple):
         """Whether this is the major part of `other` (or all of it)."""
         return self.name == other.name and self.pre == other.pre and other.next % self.next == 0
 
-    def suffix_of(self, other: AxisRef) -> bool:
-        """Whether this is the minor part of `other` (or all of it)."""
-        return other.contains(self) and self.next == other.next
-
     def can_coexist(self, other: AxisRef) -> bool:
         """Whether one splitting of the axis holds both pieces."""
         if self.name != other.name:
@@ -98,11 +94,6 @@ class AxisRef(NamedTuple):
         if not self.can_coexist(other) or other.next >= self.next:
             return None
         return AxisRef(self.name, other.next, self.next // other.next)
-
-    def greatest_common_prefix(self, other: AxisRef) -> AxisRef | None:
-        if self.prefix_of(other):
-            return self
-        return other if other.prefix_of(self) else None
 
     def can_merge(self, other: AxisRef) -> bool:
         """Whether `other` follows directly, so that both are one larger piece."""

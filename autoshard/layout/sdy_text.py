@@ -120,11 +120,6 @@ def parse_manual_axes(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def show_manual_axes(names: Iterable[str]) -> str:
-    """The text `{"x", "y"}` that `parse_manual_axes` reads."""
-    return f"{{{', '.join(map(quoted, names))}}}"
-
-
 def _mesh(cursor: Cursor, strict: bool = False) -> Mesh:
     cursor.expect("<")
     cursor.expect("[")

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 from autoshard.layout.mesh import Mesh
@@ -35,6 +34,7 @@ from autoshard.plan.data_layouts import DATA_PARALLEL, FULL_BATCH, DatasetStrate
 from autoshard.runtime.identity import identity
 from autoshard.runtime.world import planned_by
 from autoshard.util.errors import ContextError
+from autoshard.util.near import did_you_mean
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 
@@ -211,8 +211,7 @@ def _checked(call: str, now: Any, changes: Mapping[str, Any]) -> Any:
                 f"{call}: MindSpore's {name!r} is not honoured here; leave it out. Fields are {', '.join(known)}"
             )
         if name not in known:
-            near = get_close_matches(name, known)
-            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            meant = did_you_mean(name, known)
             raise ContextError(f"{call}: there is no field {name!r}{meant}; fields are {', '.join(known)}")
     return replace(now, **{name: _CHECKS[name](f"{call}: {name}", value) for name, value in changes.items()})
 

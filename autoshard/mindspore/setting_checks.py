@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from autoshard.layout.mesh import Mesh
@@ -13,6 +12,7 @@ from autoshard.search import search_modes
 from autoshard.search.memory_limit import read_limit
 from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError, ContextError
+from autoshard.util.near import did_you_mean
 from costmodel import load, presets
 from costmodel.store import CALIBRATED, is_saved
 
@@ -20,8 +20,7 @@ from costmodel.store import CALIBRATED, is_saved
 def one_of(*choices: object) -> Callable[[str, Any], Any]:
     def check(what: str, value: Any) -> Any:
         if not any(value is choice or value == choice and type(value) is type(choice) for choice in choices):
-            near = get_close_matches(str(value), [one for one in choices if isinstance(one, str)])
-            meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            meant = did_you_mean(value, [one for one in choices if isinstance(one, str)])
             raise ContextError(f"{what} is {value!r}{meant}; it can be {', '.join(map(repr, choices))}")
         return value
 

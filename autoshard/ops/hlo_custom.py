@@ -96,12 +96,6 @@ def custom_call_run(*targets: str) -> Callable[[Callable], Callable]:
     return _registering(_RUNS, targets, "meaning")
 
 
-def forget_custom_call(target: str) -> None:
-    """Take rule and meaning of a target out again (for tests)."""
-    _RULES.pop(target, None)
-    _RUNS.pop(target, None)
-
-
 def has_custom_call_rule(target: str) -> bool:
     """Whether calls of that target have a rule."""
     return target in _RULES

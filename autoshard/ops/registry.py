@@ -17,7 +17,6 @@ Called with arrays, `relu(x)` computes; called with symbolic tensors it builds a
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, 
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import RuleError, ShapeError, UnknownNameError, at
+from autoshard.util.near import did_you_mean
 from autoshard.util.source import caller
 
 _REGISTRY: dict[str, Operator] = {}
@@ -479,8 +479,7 @@ def lookup(name: str) -> Operator:
     """
     if name in _REGISTRY:
         return _REGISTRY[name]
-    near = difflib.get_close_matches(name, _REGISTRY, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(_REGISTRY))}"
+    hint = did_you_mean(name, _REGISTRY, otherwise=f"; known are {', '.join(sorted(_REGISTRY))}")
     raise UnknownNameError(f"unknown operator {name!r}{hint}")
 
 

@@ -214,14 +214,6 @@ def _changes(
     return tuple(changes)
 
 
-def explain_step(
-    rule: Rule, shardings: Shardings, direction: Direction = BOTH, **options: bool
-) -> tuple[tuple[AddedAxes, ...], tuple[StepConflict, ...]]:
-    """What `step` with the same arguments places, and the conflicts it decides or leaves."""
-    done = step(rule, shardings, direction, **options)
-    return done.added, done.conflicts
-
-
 def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[AddedAxes, ...], tuple[StepConflict, ...]]:
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:

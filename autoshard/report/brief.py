@@ -6,7 +6,6 @@ one row, which counts as all of them together.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from autoshard.report.folding import fold_rows
 from autoshard.report.modules import dearest_modules, module_tree
 from autoshard.report.summary import Summary, summarize
 from autoshard.util.errors import PlanError
+from autoshard.util.near import did_you_mean
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class RowFilter:
         known = list(dict.fromkeys(name for names in COLUMNS.values() for name in names))
         for name in self.columns:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(name, known, 1)
                 raise PlanError(f"no table has a column {name!r}{hint}; there are {', '.join(known)}")
         try:
             re.compile(self.pattern)

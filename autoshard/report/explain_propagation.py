@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from autoshard.frontends.propagated import PropagatedData
@@ -26,6 +25,7 @@ from autoshard.report.propagation import (
     value_rows,
 )
 from autoshard.util.errors import UnknownNameError
+from autoshard.util.near import did_you_mean
 
 _STEP, _NOTE = "  ", "       "
 
@@ -47,11 +47,11 @@ def find(spread: PropagatedData, name: str) -> ValueRow:
     row = known.get(name) or known.get(f"%{name}")
     if row is not None:
         return row
-    near = difflib.get_close_matches(name, known, n=6, cutoff=0.5)
     if name in _read(spread):
         raise UnknownNameError(f"{name!r} has no sharding: nothing needs it, or it was folded into what uses it")
-    told = f"did you mean {joined(near)}?" if near else f"it has {len(known)} names, such as {joined([*known][:4])}"
-    raise UnknownNameError(f"{spread.graph.name} has no value, argument or operator named {name!r}; {told}")
+    some = f"; it has {len(known)} names, such as {joined([*known][:4])}"
+    hint = did_you_mean(name, known, 6, 0.5, some)
+    raise UnknownNameError(f"{spread.graph.name} has no value, argument or operator named {name!r}{hint}")
 
 
 def names(spread: PropagatedData) -> Iterator[tuple[str, ValueRow]]:

@@ -3,7 +3,6 @@ could be for how much more. `explain_plan` puts it into words."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from autoshard.report.explained_records import (
 from autoshard.report.summary import Move, OperatorRow, summarize
 from autoshard.search.alternatives import node_options, option_seconds, surroundings
 from autoshard.util.errors import UnknownNameError
+from autoshard.util.near import did_you_mean
 
 if TYPE_CHECKING:
     from autoshard.search.planned import PlannedData
@@ -91,11 +91,9 @@ class Explainer:
         """
         if name in self.names:
             return self.names[name]
-        near = difflib.get_close_matches(name, self.names, n=6, cutoff=0.5)
-        count = len(self.names)
-        some = f"did you mean {', '.join(near)}?" if near else f"it has {count} names, such as {_few(self.names)}"
-        graph = self.planned.graph.name
-        raise UnknownNameError(f"the plan of {graph} has no operator or value named {name!r}; {some}")
+        some = f"; it has {len(self.names)} names, such as {', '.join([*self.names][:4])}"
+        hint, graph = did_you_mean(name, self.names, 6, 0.5, some), self.planned.graph.name
+        raise UnknownNameError(f"the plan of {graph} has no operator or value named {name!r}{hint}")
 
     def head(self, name: str) -> ExplainedRecord:
         """A name of which the plan knows nothing more."""
@@ -204,7 +202,3 @@ class Explainer:
 
 def _held(value: Value, layout: Layout) -> str:
     return str(value.type.with_shape(layout.local_shape(value.type.shape)))
-
-
-def _few(names: dict[str, tuple[Value, ...]]) -> str:
-    return ", ".join([*names][:4])

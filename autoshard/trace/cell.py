@@ -5,7 +5,6 @@ A cell can be called on numpy arrays, where it computes at once, and inside a tr
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from autoshard.trace.cell_names import CellNames
 from autoshard.trace.parameter import Entry, Owned, Parameter, active, cast_all_to, cast_to, computed_in
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError, StrategyError, at
+from autoshard.util.near import nearest
 from autoshard.util.source import Source, caller
 
 Given = Sequence[int] | Layout | None
@@ -242,8 +242,8 @@ class Cell(Owned, CellNames):
         known = {key.removeprefix(own): parameter for key, parameter in self.parameters_dict().items()}
         found = known.get(name, known.get(name.removeprefix(own)))
         if found is None:
-            near = difflib.get_close_matches(name, known, n=3) or sorted(known)
-            raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}")
+            near = nearest(name, known)
+            raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {near}")
         return found
 
 

@@ -64,6 +64,3 @@ def _age() -> None:
     else:
         _unseen = 0
         gc.collect()
-
-
-paused = gc_paused  # its name until release 0.2

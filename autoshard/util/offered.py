@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
+
+from autoshard.util.near import did_you_mean
 
 
 class NotOfferedError(AttributeError):
@@ -17,5 +18,4 @@ class NotOfferedError(AttributeError):
     def __str__(self) -> str:
         if self._instead:
             return f"{super().__str__()}; {self._instead}"
-        near = difflib.get_close_matches(str(self.name), list(self._known()), n=3)
-        return super().__str__() + (f"; did you mean {', '.join(near)}?" if near else "")
+        return super().__str__() + did_you_mean(self.name, self._known())

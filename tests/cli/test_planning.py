@@ -129,7 +129,7 @@ def test_options_of_the_mode(cli):
         ((FORWARD, "-n", "8", "--option", "axes=2"), "search mode 'sharding_propagation' has no option 'axes'"),
         ((FORWARD, "--mesh", "dp=2,2"), "cannot read '2' in mesh"),
         ((FORWARD, "-n", "0"), "size 0"),
-        ((f"{MODELS}:forward_", "-n", "8"), "no function 'forward_'; did you mean forward?; its functions are: "),
+        ((f"{MODELS}:forward_", "-n", "8"), "no function 'forward_'; did you mean 'forward'?; its functions are: "),
         ((f"{MODELS}:NUMBER", "-n", "8"), "no function 'NUMBER'"),
         (
             (f"{MODELS}:nothing", "-n", "8"),

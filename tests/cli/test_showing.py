@@ -94,7 +94,7 @@ def test_a_call_of_an_operator(cli):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("Matmul",), "did you mean MatMul"),
+        (("Matmul",), "did you mean 'MatMul'"),
         (("MatMul", "f32[64, 24]"), "takes 2 operands"),
         (("MatMul", "f32[64, 24]", "f32[10, 12]"), "24"),
         (("ReLU", "f32[6]", "slope=2"), "no attribute 'slope'"),

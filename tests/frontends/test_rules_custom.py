@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
-from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run, forget_custom_call
+from autoshard.ops import hlo_custom
+from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run
 from autoshard.trace.evaluate import evaluate
 from autoshard.util.errors import ShapeError, UnknownNameError
 from tests.frontends.hlo_text import SIZES, operation, shapes, tensor
@@ -136,7 +137,10 @@ OWN = call("my_target", [tensor((4, 6))], [tensor((4, 6))], "effort = 3 : i64, m
 
 
 @pytest.fixture
-def registered():
+def registered(monkeypatch):
+    for kept in ("_RULES", "_RUNS"):
+        monkeypatch.setattr(hlo_custom, kept, dict(getattr(hlo_custom, kept)))
+
     @custom_call_rule("my_target")
     def _(call):
         return "b [n] -> b [n]"
@@ -144,9 +148,6 @@ def registered():
     @custom_call_run("my_target")
     def _(x, *, call):
         return np.roll(x, call.get("turn"), 1)
-
-    yield
-    forget_custom_call("my_target")
 
 
 def test_users_give_rule_and_meaning(registered: None) -> None:

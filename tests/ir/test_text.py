@@ -169,7 +169,7 @@ def test_graphs_read_back_and_compute_the_same(graph: Graph) -> None:
         ("MatMul(x, dense.w)", "MatMul(x, h)", 2, "'h' is not defined before this line"),
         ("h: f32[4, 10]", "h: f32[10, 4]", 2, "has results of type (f32[10, 4])"),
         ("h: f32[4, 10] =", "h = ", 2, "':' is expected here"),
-        ("MatMul(x, dense.w)", "MatMull(x, dense.w)", 2, "did you mean MatMul"),
+        ("MatMul(x, dense.w)", "MatMull(x, dense.w)", 2, "did you mean 'MatMul'"),
         ("MatMul(x, dense.w)", "MatMul(x)", 2, "takes 2 operands (x, w), not 1"),
         ("MatMul(dense.w, x)", "MatMul(x, x)", 3, "MatMul"),
         ("transpose_a=True", "transpose=True", 3, "MatMul has no attribute 'transpose'"),

@@ -15,7 +15,6 @@ from autoshard.layout.sdy_text import (
     parse_mesh,
     parse_per_value,
     parse_sharding,
-    show_manual_axes,
     show_mesh,
     show_per_value,
     show_sharding,
@@ -230,7 +229,7 @@ def test_default_device_order_is_left_out_or_refused():
 
 @pytest.mark.parametrize("names", [(), ("x",), ("y", "x"), ('a "quoted" one', "tab\t", "é")])
 def test_manual_axes(names):
-    text = show_manual_axes(names)
+    text = f"{{{', '.join(map(quoted, names))}}}"
     assert printed(f"#sdy<manual_axes{text}>") == f"#sdy<manual_axes{text}>"
     assert parse_manual_axes(text) == parse_manual_axes(f"#sdy<manual_axes{text}>") == names
 

@@ -138,7 +138,7 @@ def test_cells_parameters_and_primitives_have_mindspores_methods() -> None:
     assert zeros.name == "dense1.bias" and not zeros.asnumpy().any() and bias.init_data() is bias
     with pytest.raises(AttributeError, match="call that cell's recompute()"):
         net.dense1.matmul.recompute()
-    with pytest.raises(AttributeError, match="no attribute 'shad'; did you mean shard"):
+    with pytest.raises(AttributeError, match="no attribute 'shad'; did you mean 'shard'"):
         ops.MatMul().shad(((1, 1), (1, 1)))
     assert nn.Accuracy is ms.Accuracy
 

@@ -63,5 +63,5 @@ def test_an_order_of_the_user():
 def test_unknown_names():
     with pytest.raises(UnknownNameError, match="unknown spread class 'elementwise'; known are 'pointwise', 'move'"):
         Level({"elementwise": BOTH})
-    with pytest.raises(UnknownNameError, match="unknown operator 'DotGenral'; did you mean DotGeneral"):
+    with pytest.raises(UnknownNameError, match="unknown operator 'DotGenral'; did you mean 'DotGeneral'"):
         Level(operators={"DotGenral": BOTH})

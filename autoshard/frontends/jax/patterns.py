@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 
 from autoshard.frontends.jax.trees import named_leaves
 from autoshard.util.errors import UnknownNameError
+from autoshard.util.near import nearest
 
 _NEAR = 3
 
@@ -31,8 +31,8 @@ def patterns_of(given: Any, names: Collection[str], model: str) -> Mapping[str, 
     for name, one in named_leaves(given, is_leaf=_is_spec):
         spec = getattr(one, "spec", one)
         if name not in names:
-            near = difflib.get_close_matches(name, names, _NEAR, 0.4) or list(names)[:_NEAR]
-            raise UnknownNameError(f"{model} has no parameter {name!r} for {spec}; the nearest are {', '.join(near)}")
+            near = nearest(name, names, _NEAR)
+            raise UnknownNameError(f"{model} has no parameter {name!r} for {spec}; the nearest are {near}")
         found[name] = spec
     return found
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from autoshard.trace.cell import Cell
 from autoshard.util.checks import positive
 from autoshard.util.errors import StageError, at
+from autoshard.util.near import nearest
 from autoshard.util.source import caller
 
 
@@ -78,10 +78,9 @@ class PipelineCell(MicroBatched):
         for name, number in config.items():
             cell = cells.get(_plain(str(name)))
             if cell is None:
-                near = difflib.get_close_matches(_plain(str(name)), cells, 3, 0.4) or list(cells)[:3]
+                near = nearest(_plain(str(name)), cells)
                 raise StageError(
-                    f"PipelineCell{at(self.source)}: {what} names {name!r}, but no cell; the nearest are "
-                    f"{', '.join(near)}"
+                    f"PipelineCell{at(self.source)}: {what} names {name!r}, but no cell; the nearest are {near}"
                 )
             setattr(cell, label, number)
 
