@@ -6,7 +6,7 @@ nodes with old ones (a training graph holds the very nodes of its forward graph)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,10 @@ class Region:
         used = dict.fromkeys(value for node in self.nodes for value in node.uses)
         used.update(dict.fromkeys(self.outputs))
         return tuple(value for value in used if value not in own)
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> Region:
+        """The region with other nodes that make its outputs; itself if these are its own."""
+        return self if nodes == self.nodes else replace(self, nodes=nodes)
 
 
 class Function:
@@ -124,6 +128,11 @@ class Node:
             return self.operands
         return self.operands + tuple(value for region in self.regions for value in region.captured)
 
+    def with_regions(self, change: Callable[[Region], Region]) -> Node:
+        """The node with each region changed; itself if none changes."""
+        regions = tuple(map(change, self.regions))
+        return self if regions == self.regions else replace(self, regions=regions)
+
     @cached_property
     def operand_types(self) -> tuple[TensorType, ...]:
         return tuple(value.type for value in self.operands)
@@ -158,6 +167,11 @@ def given(rule: Rule) -> Rule:
     """A rule that a user gives a node. It says how shardings spread, not that the operator can run on blocks: no factor
     is split."""
     return replace(rule, factors=tuple(replace(factor, whole=True) for factor in rule.factors))
+
+
+def renamed(values: Iterable[Value], known: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """What stands for values: themselves, where `known` says nothing of them."""
+    return tuple(known.get(value, value) for value in values)
 
 
 def walk(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -226,6 +240,12 @@ class Graph:
     def tied(self) -> dict[Value, Value]:
         """Updated output value -> the input it replaces."""
         return {self.outputs[out]: self.inputs[into] for out, into in self.updates.items()}
+
+    def renamed(self, nodes: tuple[Node, ...], known: Mapping[Value, Value]) -> Graph:
+        """The graph of other nodes, in which `known` says what stands for its outputs, gradients and what these are
+        of."""
+        pairs = ((known.get(grad, grad), known.get(of, of)) for grad, of in self.cotangents.items())
+        return replace(self, nodes=nodes, outputs=renamed(self.outputs, known), cotangents=dict(pairs))
 
     def node(self, name: str) -> Node:
         """The node with that instance name (or result name)."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Graph, Node, Value, renamed
 from autoshard.ops.registry import lookup
 from autoshard.transform.attention_masks import Known, SpreadMask, parts_of, range_of, together
 from autoshard.transform.attention_scores import ScoreChains, ScoreMask, ScoreSteps
@@ -39,9 +39,7 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
         return graph
     if before:
         ends = (
-            replace(node, operands=tuple(before.get(one, one) for one in node.operands))
-            if node.op.name in _PRODUCTS
-            else node
+            replace(node, operands=renamed(node.operands, before)) if node.op.name in _PRODUCTS else node
             for node in nodes
         )
         nodes = live_nodes(tuple(ends), graph.outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from autoshard.ir.graph import Graph, Node, Region, Value, walk
+from autoshard.ir.graph import Graph, Node, Region, Value, renamed, walk
 from autoshard.ops.registry import lookup
 from autoshard.trace.tensor import Recorder, TracedTensor
 from autoshard.transform.simplify import live_nodes, with_nodes
@@ -78,8 +78,7 @@ def _without(nodes: Iterable[Node], outputs: Iterable[Value], rules: dict[Node, 
 def _inside(node: Node, rules: dict[Node, CustomRule]) -> Node:
     if not any(is_custom(one) for region in node.regions for one in walk(region.nodes)):
         return node
-    regions = tuple(Region(one.args, _without(one.nodes, one.outputs, rules), one.outputs) for one in node.regions)
-    return replace(node, regions=regions)
+    return node.with_regions(lambda one: one.with_nodes(_without(one.nodes, one.outputs, rules)))
 
 
 def is_custom(node: Node) -> bool:
@@ -106,6 +105,6 @@ def _copied(region: Region, known: Mapping[Value, Value], recorder: Recorder) ->
     def body(*args: TracedTensor) -> list[Value]:
         inner = {**known, **dict(zip(region.args, (one.value for one in args), strict=True))}
         copy_nodes(region.nodes, inner, recorder)
-        return [inner.get(value, value) for value in region.outputs]
+        return [*renamed(region.outputs, inner)]
 
     return recorder.region(body, tuple(value.type for value in region.args), "copied")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoshard.ir.graph import Graph, Node, Region, Value, walk
+from autoshard.ir.graph import Graph, Node, Region, Value, renamed, walk
 from autoshard.ir.run import CALLS
 
 Known = dict[Value, Value]
@@ -31,10 +31,7 @@ def inline_placed(graph: Graph) -> tuple[Graph, Places]:
     inliner = _Inliner(graph)
     known: Known = {}
     nodes = inliner.nodes(graph.nodes, known, "", ())
-    outputs = tuple(known.get(value, value) for value in graph.outputs)
-    cotangents = {known.get(grad, grad): known.get(of, of) for grad, of in graph.cotangents.items()}
-    written = replace(graph, nodes=nodes, outputs=outputs, cotangents=cotangents, functions={})
-    return written, inliner.places
+    return replace(graph.renamed(nodes, known), functions={}), inliner.places
 
 
 def _is_call(node: Node) -> bool:
@@ -71,8 +68,8 @@ class _Inliner:
         else:
             body = node.regions[0]
         label = f"{prefix}{node.label}."
-        inner: Known = {value: known.get(value, value) for value in body.captured}
-        inner.update(zip(body.args, (known.get(value, value) for value in node.operands), strict=True))
+        inner: Known = dict(zip(body.captured, renamed(body.captured, known), strict=True))
+        inner.update(zip(body.args, renamed(node.operands, known), strict=True))
         made = {value for one in body.nodes for value in one.results}
         for inside, result in zip(body.outputs, node.results, strict=True):
             if inside in made and inside not in inner:
@@ -83,7 +80,7 @@ class _Inliner:
 
     def node(self, node: Node, known: Known, prefix: str, path: Path) -> Node:
         """The node itself if nothing about it changes, else a copy."""
-        operands = tuple(known.get(value, value) for value in node.operands)
+        operands = renamed(node.operands, known)
         regions = tuple(self.region(region, known, prefix, path) for region in node.regions)
         if not prefix and operands == node.operands and regions == node.regions:
             return node
@@ -105,7 +102,7 @@ class _Inliner:
         inner = dict(known)
         args = tuple(self.result(value, inner, prefix, path) for value in region.args)
         nodes = self.nodes(region.nodes, inner, prefix, path)
-        return Region(args, nodes, tuple(inner.get(value, value) for value in region.outputs))
+        return Region(args, nodes, renamed(region.outputs, inner))
 
     def copy(self, value: Value, prefix: str) -> Value:
         name, count = f"{prefix}{value.name}", 0

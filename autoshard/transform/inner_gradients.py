@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoshard.ir.graph import DATA, Builder, Graph, Node, Region, Value, walk
+from autoshard.ir.graph import DATA, Builder, Graph, Node, Region, Value, renamed, walk
 from autoshard.transform.custom_gradient import without_custom_gradients
 from autoshard.transform.grad import Reverse
 from autoshard.transform.simplify import live_nodes, reading, with_nodes
@@ -78,17 +78,17 @@ def _differentiated(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
         return rewrite(graph)
     _check_entries(graph)
     graph = rewrite(_without_entries(graph))
-    nodes = tuple(_inside(node, graph.name, rewrite) if holds_gradient(node) else node for node in graph.nodes)
+
+    def inside(region: Region) -> Region:
+        return _region(region, graph.name, rewrite)
+
+    nodes = tuple(node.with_regions(inside) if holds_gradient(node) else node for node in graph.nodes)
     graph, rules = without_custom_gradients(replace(graph, nodes=nodes))
     return _GradientsWritten(graph, rules).graph()
 
 
-def _inside(node: Node, name: str, rewrite: Callable[[Graph], Graph]) -> Node:
-    """A loop or branch with the gradients that are taken in it."""
-    return replace(node, regions=tuple(_region(one, name, rewrite) for one in node.regions))
-
-
 def _region(region: Region, name: str, rewrite: Callable[[Graph], Graph]) -> Region:
+    """The body of a loop or branch with the gradients that are taken in it."""
     if not any(is_gradient(one) or is_entry(one) for one in walk(region.nodes)):
         return region
     inputs = (*region.args, *region.captured)
@@ -115,14 +115,12 @@ class _OwnNames:
     def region(self, region: Region, known: dict[Value, Value]) -> Region:
         args = tuple(self.value(one, known) for one in region.args)
         nodes = tuple(self.node(one, known) for one in region.nodes)
-        return Region(args, nodes, tuple(known.get(one, one) for one in region.outputs))
+        return Region(args, nodes, renamed(region.outputs, known))
 
     def node(self, node: Node, known: dict[Value, Value]) -> Node:
-        operands = tuple(known.get(one, one) for one in node.operands)
-        regions = self.regions(node, known)
-        return replace(
-            node, operands=operands, regions=regions, results=tuple(self.value(one, known) for one in node.results)
-        )
+        operands, regions = renamed(node.operands, known), self.regions(node, known)
+        results = tuple(self.value(one, known) for one in node.results)
+        return replace(node, operands=operands, regions=regions, results=results)
 
     def value(self, value: Value, known: dict[Value, Value]) -> Value:
         if value.name in self.seen:
@@ -151,7 +149,7 @@ def _without_entries(graph: Graph) -> Graph:
     instead = {entered: value for entered, value in of.items() if entered not in needed}
     instead = {entered: _last(value, instead) for entered, value in instead.items()}
     kept = tuple(reading(node, instead) for node in graph.nodes if instead.keys().isdisjoint(node.results))
-    return replace(graph, nodes=kept, outputs=tuple(instead.get(value, value) for value in graph.outputs))
+    return replace(graph, nodes=kept, outputs=renamed(graph.outputs, instead))
 
 
 def _last(value: Value, instead: Mapping[Value, Value]) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoshard.ir.graph import Graph, Node, Region, Value
+from autoshard.ir.graph import Graph, Node, Region, Value, renamed
 from autoshard.transform.simplify import reading
 
 Instead = dict[Value, Value]
@@ -21,9 +21,7 @@ def capture_invariants(graph: Graph) -> Graph:
     nodes = _nodes(graph.nodes, instead)
     if nodes == graph.nodes:
         return graph
-    outputs = tuple(instead.get(value, value) for value in graph.outputs)
-    cotangents = {instead.get(grad, grad): instead.get(of, of) for grad, of in graph.cotangents.items()}
-    return replace(graph, nodes=nodes, outputs=outputs, cotangents=cotangents)
+    return graph.renamed(nodes, instead)
 
 
 def _nodes(nodes: Iterable[Node], instead: Instead) -> tuple[Node, ...]:
@@ -33,7 +31,7 @@ def _nodes(nodes: Iterable[Node], instead: Instead) -> tuple[Node, ...]:
 def _node(node: Node, instead: Instead) -> Node:
     if not node.regions:
         return reading(node, instead)
-    operands = tuple(instead.get(value, value) for value in node.operands)
+    operands = renamed(node.operands, instead)
     if node.op.name == "While":
         return _loop(node, operands, instead)
     regions = tuple(_region(region, instead) for region in node.regions)
@@ -72,5 +70,5 @@ def _at(values: tuple[Value, ...], places: list[int]) -> tuple[Value, ...]:
 
 def _region(region: Region, instead: Instead) -> Region:
     nodes = _nodes(region.nodes, instead)
-    outputs = tuple(instead.get(value, value) for value in region.outputs)
+    outputs = renamed(region.outputs, instead)
     return region if (nodes, outputs) == (region.nodes, region.outputs) else Region(region.args, nodes, outputs)

@@ -46,16 +46,11 @@ class _MoveMerger:
 
     def run(self) -> tuple[Node, ...]:
         """The nodes as they are now, without those that merging has left without a use."""
-        made = tuple(self.inside(node) if node.regions else self.merged(node) for node in self.nodes)
+        made = tuple(node.with_regions(self.region) if node.regions else self.merged(node) for node in self.nodes)
         return self.nodes if made == self.nodes else live_nodes(made, self.outputs)
 
-    def inside(self, node: Node) -> Node:
-        regions = tuple(self.region(region) for region in node.regions)
-        return node if regions == node.regions else replace(node, regions=regions)
-
     def region(self, region: Region) -> Region:
-        nodes = _MoveMerger(region.nodes, region.outputs, self.keep, self.asked).run()
-        return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
+        return region.with_nodes(_MoveMerger(region.nodes, region.outputs, self.keep, self.asked).run())
 
     def merged(self, node: Node) -> Node:
         """The node, or one that makes the same of what the operators before it began with."""

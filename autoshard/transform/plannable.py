@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autoshard.core.tensortype import TensorType, dtype
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import Graph, Node, Region, Value
+from autoshard.ir.graph import Graph, Node, Value
 from autoshard.ops.registry import lookup
 from autoshard.transform.custom_gradient import without_custom_gradients
 from autoshard.util.errors import PlanError, at
@@ -42,15 +42,7 @@ def _rewritten(nodes: Iterable[Node], rewrite: Rewrite) -> tuple[Node, ...]:
 
 
 def _inside_rewritten(node: Node, rewrite: Rewrite) -> Node:
-    if not node.regions:
-        return node
-    bodies = tuple(_rewritten(region.nodes, rewrite) for region in node.regions)
-    if bodies == tuple(region.nodes for region in node.regions):
-        return node
-    regions = tuple(
-        Region(region.args, body, region.outputs) for region, body in zip(node.regions, bodies, strict=True)
-    )
-    return replace(node, regions=regions)
+    return node.with_regions(lambda region: region.with_nodes(_rewritten(region.nodes, rewrite)))
 
 
 def _plain(node: Node, graph: Graph) -> tuple[Node, ...]:

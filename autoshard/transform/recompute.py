@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from autoshard.ir.graph import PARAMETER, Graph, Node, Value
+from autoshard.ir.graph import PARAMETER, Graph, Node, Value, renamed
 from autoshard.ops.registry import lookup
 from autoshard.transform.sums import summed_as
 from autoshard.util.errors import GraphError
@@ -93,12 +93,12 @@ def recomputed(graph: Graph, nodes: Collection[Node]) -> tuple[Graph, dict[Node,
         results = tuple(Value(one.type, _unique(one.name + AGAIN, names)) for one in node.results)
         made.update(zip(node.results, results, strict=True))
         name = node.name + AGAIN if node.name else ""
-        new[replace(node, operands=_mapped(node.operands, made), results=results, name=name)] = node
+        new[replace(node, operands=renamed(node.operands, made), results=results, name=name)] = node
 
     for node in graph.nodes[begin:]:
         for operand in node.operands:
             again(operand)
-        operands = _mapped(node.operands, made)
+        operands = renamed(node.operands, made)
         new[node if operands == node.operands else replace(node, operands=operands)] = node
     return replace(graph, nodes=tuple(new)), new
 
@@ -154,7 +154,7 @@ def _renamed(graph: Graph, values: Collection[Value], ending: str, but: Collecti
             if value in wanted and value in before and value not in made:
                 made[value] = Value(value.type, _unique(value.name + ending, names))
                 new.append(Node(lookup("Identity"), (value,), {}, (made[value],), value.name + ending))
-        operands = _mapped(node.operands, made)
+        operands = renamed(node.operands, made)
         new.append(node if operands == node.operands else replace(node, operands=operands))
     return replace(graph, nodes=tuple(new))
 
@@ -178,10 +178,6 @@ def _check(graph: Graph, nodes: Collection[Node], forward: set[Node]) -> None:
             raise GraphError(f"{what}: it is no node of the forward pass")
         if node.regions or node.op.has_effects(node.attrs):
             raise GraphError(f"{what}: it holds regions, or does something besides its results")
-
-
-def _mapped(values: tuple[Value, ...], made: dict[Value, Value]) -> tuple[Value, ...]:
-    return tuple(made.get(value, value) for value in values)
 
 
 def _unique(stem: str, names: set[str]) -> str:

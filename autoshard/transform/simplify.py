@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import Graph, Node, Region, Value, inner_values, walk
+from autoshard.ir.graph import Graph, Node, Region, Value, inner_values, renamed, walk
 
 
 def prune(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
@@ -44,7 +44,7 @@ def live_nodes(
     needed = {*wanted, *anywhere}
     kept = []
     for node in reversed(nodes):
-        node = _with_live_regions(node, anywhere) if node.regions else node
+        node = node.with_regions(lambda region: _live(region, anywhere)) if node.regions else node
         if not needed.isdisjoint(node.results) or _does_more(node, anywhere):
             kept.append(node)
             needed.update(node.uses)
@@ -59,14 +59,8 @@ def _does_more(node: Node, anywhere: Collection[Value]) -> bool:
     return bool(anywhere) and any(value in anywhere for value in inner)
 
 
-def _with_live_regions(node: Node, anywhere: Collection[Value]) -> Node:
-    regions = tuple(_live(region, anywhere) for region in node.regions)
-    return node if regions == node.regions else replace(node, regions=regions)
-
-
 def _live(region: Region, anywhere: Collection[Value]) -> Region:
-    nodes = live_nodes(region.nodes, region.outputs, anywhere)
-    return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
+    return region.with_nodes(live_nodes(region.nodes, region.outputs, anywhere))
 
 
 def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
@@ -89,8 +83,7 @@ def merged(graph: Graph, keep: Iterable[Node] = (), inside: bool = False) -> tup
     nodes = block.run(graph.nodes)
     if nodes == graph.nodes:
         return graph, block.became
-    outputs = tuple(block.instead.get(value, value) for value in graph.outputs)
-    return with_nodes(replace(graph, outputs=outputs), nodes), block.became
+    return with_nodes(replace(graph, outputs=renamed(graph.outputs, block.instead)), nodes), block.became
 
 
 class _Merging:
@@ -109,7 +102,7 @@ class _Merging:
         """The node as it is now; None where one before it makes the same."""
         node = reading(before, self.instead)
         if self.inside and node.regions and is_nest(node) and node.op.name != "ManualComputation":
-            node = self.within(node)
+            node = node.with_regions(self.region)
         if not (before in self.keep or node.regions or node.op.has_effects(node.attrs)):
             key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types, node.given_rule)
             known = self.first.setdefault(key, node)
@@ -119,27 +112,21 @@ class _Merging:
         self.became[before] = node
         return node
 
-    def within(self, node: Node) -> Node:
-        regions = tuple(self.region(region) for region in node.regions)
-        return node if regions == node.regions else replace(node, regions=regions)
-
     def region(self, region: Region) -> Region:
         handed = {one for one in region.nodes if not {*region.outputs}.isdisjoint(one.results)}
-        nodes = _Merging(self.keep | handed, True, self).run(region.nodes)
-        return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
+        return region.with_nodes(_Merging(self.keep | handed, True, self).run(region.nodes))
 
 
 def reading(node: Node, instead: Mapping[Value, Value]) -> Node:
     """The node, reading other values instead of some, in its regions too; itself if it reads none of them."""
     if not any(value in instead for value in node.uses):
         return node
-    operands = tuple(instead.get(value, value) for value in node.operands)
     regions = tuple(_with_captured(region, instead) for region in node.regions)
-    return replace(node, operands=operands, regions=regions)
+    return replace(node, operands=renamed(node.operands, instead), regions=regions)
 
 
 def _with_captured(region: Region, instead: Mapping[Value, Value]) -> Region:
     if not any(value in instead for value in region.captured):
         return region
     nodes = tuple(reading(node, instead) for node in region.nodes)
-    return Region(region.args, nodes, tuple(instead.get(value, value) for value in region.outputs))
+    return Region(region.args, nodes, renamed(region.outputs, instead))

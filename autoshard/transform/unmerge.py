@@ -21,7 +21,7 @@ from typing import Any
 
 from autoshard.core.rule import PASS, REDUCTION, Rule
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Graph, Node, Value, renamed
 from autoshard.ops.registry import lookup
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import AutoshardError
@@ -53,7 +53,7 @@ def unmerged(graph: Graph, keep: Collection[Node] = ()) -> Graph:
         stays |= found.needed
     if not found.rows:
         return graph
-    outputs = tuple(found.instead.get(value, value) for value in graph.outputs)
+    outputs = renamed(graph.outputs, found.instead)
     return with_nodes(replace(graph, outputs=outputs), live_nodes(nodes, outputs))
 
 
@@ -105,7 +105,7 @@ class _Rows:
         """The node with what its operands are now."""
         if not any(value in self.instead for value in node.operands):
             return node
-        return replace(node, operands=tuple(self.instead.get(value, value) for value in node.operands))
+        return replace(node, operands=renamed(node.operands, self.instead))
 
     def _note(self, flat: Value, rows: Value, lead: Shape, makers: frozenset[Node]) -> None:
         self.rows[flat], self.dims[flat], self.makers[flat] = rows, lead, makers

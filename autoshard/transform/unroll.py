@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.ir.graph import Builder, Graph, Node, Region, Value, walk
+from autoshard.ir.graph import Builder, Graph, Node, Region, Value, renamed, walk
 from autoshard.ir.trips import known_trips
 from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
@@ -45,10 +45,8 @@ class _Unroller:
     def run(self) -> Graph:
         known: Known = {}
         self.write(self.graph.nodes, known, None)
-        outputs = tuple(known.get(value, value) for value in self.graph.outputs)
-        cotangents = {known.get(grad, grad): known.get(of, of) for grad, of in self.graph.cotangents.items()}
-        kept = live_nodes(tuple(self.nodes), outputs)
-        return with_nodes(replace(self.graph, nodes=(), outputs=outputs, cotangents=cotangents), kept)
+        made = self.graph.renamed((), known)
+        return with_nodes(made, live_nodes(tuple(self.nodes), made.outputs))
 
     def write(self, nodes: Iterable[Node], known: Known, turn: tuple[str, str] | None) -> None:
         """Add nodes, of a turn as copies; `known` says what stands for a value of theirs.
@@ -71,8 +69,7 @@ class _Unroller:
     def _turns(self, node: Node, known: Known) -> int | None:
         if node.op.name != "While" or self.stays(node):
             return None
-        operands = tuple(known.get(value, value) for value in node.operands)
-        count = known_trips(replace(node, operands=operands), self.makers)
+        count = known_trips(replace(node, operands=renamed(node.operands, known)), self.makers)
         size = sum(1 for _ in walk(node.regions[1].nodes))
         return count if count is not None and count * size <= MOST_NODES else None
 
@@ -80,15 +77,15 @@ class _Unroller:
         body = node.regions[1]
         stem = node.label.rpartition(".")[0] or node.label
         begin = stem if turn is None else _called(stem, turn)
-        carried = [known.get(value, value) for value in node.operands]
+        carried = renamed(node.operands, known)
         for number in range(count):
             inner = {**known, **dict(zip(body.args, carried, strict=True))}
             self.write(body.nodes, inner, (f"{stem}.", f"{begin}.{number}."))
-            carried = [inner.get(value, value) for value in body.outputs]
+            carried = renamed(body.outputs, inner)
         known.update(zip(node.results, carried, strict=True))
 
     def _copied(self, node: Node, known: Known, turn: tuple[str, str] | None) -> Node:
-        operands = tuple(known.get(value, value) for value in node.operands)
+        operands = renamed(node.operands, known)
         if turn is None:
             if not any(value in known for value in node.uses):
                 return node
@@ -113,8 +110,7 @@ class _Unroller:
         for node in region.nodes:
             self.nodes.append(self._copied(node, inner, turn))
         nodes, self.nodes = tuple(self.nodes), outside
-        args = tuple(inner.get(value, value) for value in region.args)
-        return Region(args, nodes, tuple(inner.get(value, value) for value in region.outputs))
+        return Region(renamed(region.args, inner), nodes, renamed(region.outputs, inner))
 
     # -- numbers
 

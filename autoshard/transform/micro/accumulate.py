@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import Builder, Graph, Node, Region, Value, ancestors
+from autoshard.ir.graph import Builder, Graph, Node, Region, Value, ancestors, renamed
 from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
@@ -211,7 +211,7 @@ class _Loop:
     def _reading(self, node: Node, states: Mapping[Value, Value]) -> Node:
         """The node where states are what the micro batch before has left."""
         read = states.keys() & set(node.operands)
-        return replace(node, operands=tuple(states.get(one, one) for one in node.operands)) if read else node
+        return replace(node, operands=renamed(node.operands, states)) if read else node
 
     # -- rows in and out, and sums
 
