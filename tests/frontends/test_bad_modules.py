@@ -9,7 +9,8 @@ import pytest
 from jaxlib.mlir import ir
 
 from autoshard.core.tensortype import TensorType
-from autoshard.frontends import extra, from_jax, from_stablehlo
+from autoshard.engines import extras
+from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.frontends.stablehlo.reader import check_results, parse_module, read_module
 from autoshard.ir.graph import Node, Value
 from autoshard.ops.registry import lookup
@@ -198,7 +199,7 @@ def test_an_operator_that_makes_other_types_is_an_internal_error() -> None:
 
 
 def test_jax_that_is_missing_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     told = re.escape("needs jax and jaxlib, which the extra jax brings: pip install 'autoshard[jax]'")
     with pytest.raises(RuntimeSetupError, match=told):
         from_stablehlo(GOOD)

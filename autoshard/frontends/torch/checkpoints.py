@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import Patches
+
+_NOTING = Patches()
 
 _NOTED: ContextVar[dict[int, Any] | None] = ContextVar("checkpointed_modules", default=None)
 _WHOLE = ("__call__", "forward", "_call_impl", "_wrapped_call_impl")
@@ -25,7 +27,7 @@ def noting_checkpoints() -> Iterator[dict[int, Any]]:
     noted: dict[int, Any] = {}
     token = _NOTED.set(noted)
     try:
-        with _patch().active():
+        with _NOTING.active():
             yield noted
     finally:
         _NOTED.reset(token)
@@ -53,13 +55,7 @@ def _module_of(function: Any) -> Any:
     return first if is_whole and isinstance(first, torch.nn.Module) else None
 
 
-@cache
-def _patch() -> Patch:
-    import torch.utils.checkpoint
-
-    return Patch(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _dispatcher)
-
-
+@_NOTING.replaces("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator")
 def _dispatcher(own: Callable, inside: Callable[[], bool]) -> Callable:
     def run(function: Any, *args: Any, **kwargs: Any) -> Any:
         if inside():

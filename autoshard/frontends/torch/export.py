@@ -14,29 +14,23 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from autoshard.frontends.torch import functions, hooks, value_checks, values
 from autoshard.frontends.torch.archive import load_archive
 from autoshard.frontends.torch.branches import with_branches
-from autoshard.frontends.torch.converted import conversions_as_needed
-from autoshard.frontends.torch.distributions import distributions_as_given
 from autoshard.frontends.torch.eager import as_not_compiled
 from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
-from autoshard.frontends.torch.flex import plain_flex_attention
+from autoshard.frontends.torch.flex import PLAIN_FLEX_ATTENTION
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
-from autoshard.frontends.torch.functions import functions_with_gradients
-from autoshard.frontends.torch.hooks import without_hooks
 from autoshard.frontends.torch.inner_gradients import check_constants, takes_inner_gradients, traced_through
 from autoshard.frontends.torch.instead import functions_instead
 from autoshard.frontends.torch.known import KnownNumbers, check_asked
 from autoshard.frontends.torch.locations import user_line
-from autoshard.frontends.torch.masks import masks_as_given
-from autoshard.frontends.torch.no_grad import inference_as_no_grad, no_grad_in_autocast
+from autoshard.frontends.torch.patch import WHILE_CAPTURING
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.selected_rows import has_selected, with_all_rows
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
-from autoshard.frontends.torch.value_checks import numbers_as_checked
-from autoshard.frontends.torch.values import without_values
 from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
@@ -66,10 +60,10 @@ def seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
 
 
+_REPLACING = (functions, hooks, value_checks, values)
+"""The modules that fill WHILE_CAPTURING."""
 _WHILE_CAPTURING = (
-    quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
-    distributions_as_given, no_grad_in_autocast, inference_as_no_grad, without_hooks, without_values,
-    numbers_as_checked, conversions_as_needed,
+    quiet, without_partial_graphs, quick_capture, PLAIN_FLEX_ATTENTION.active, WHILE_CAPTURING.active,
 )  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""

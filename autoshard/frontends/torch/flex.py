@@ -7,47 +7,37 @@ a module is captured, or compared with torch, its own unfused implementation tak
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from contextlib import nullcontext
 
-from autoshard.frontends.torch.patch import Patch, all_active
+from autoshard.frontends.torch.patch import Patches
 
-
-def plain_flex_attention() -> AbstractContextManager[None]:
-    """Compute flex_attention by plain functions of tensors, in this thread."""
-    return all_active(_patches())
+PLAIN_FLEX_ATTENTION = Patches()
+"""Computes flex_attention by plain functions of tensors."""
+_HOME = "torch.nn.attention.flex_attention"
 
 
-@cache
-def _patches() -> tuple[Patch, ...]:
-    from torch.nn.attention import flex_attention
-
-    return (
-        Patch(flex_attention, "_validate_device", _any_device),
-        Patch(flex_attention, "flex_attention_hop", _plain),
-        Patch(flex_attention, "setup_compilation_env", _as_it_is),
-        # What is said of debugging is how the function is told to call the operator without compiling it.
-        Patch(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", _Flag),
-    )
-
-
+@PLAIN_FLEX_ATTENTION.replaces(_HOME, "_validate_device")
 def _any_device(own: Callable, inside: Callable[[], bool]) -> Callable:
     return lambda *tensors: None if inside() else own(*tensors)
 
 
+@PLAIN_FLEX_ATTENTION.replaces(_HOME, "flex_attention_hop")
 def _plain(own: Callable, inside: Callable[[], bool]) -> Callable:
     from torch._higher_order_ops.flex_attention import math_attention
 
     return lambda *args, **kwargs: (math_attention if inside() else own)(*args, **kwargs)
 
 
+@PLAIN_FLEX_ATTENTION.replaces(_HOME, "setup_compilation_env")
 def _as_it_is(own: Callable, inside: Callable[[], bool]) -> Callable:
     """Nothing is compiled, so that nothing of what captures the module has to be set aside."""
     return lambda: nullcontext("eager") if inside() else own()
 
 
+@PLAIN_FLEX_ATTENTION.replaces(_HOME, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
 class _Flag:
-    """True for the threads inside."""
+    """True for the threads inside: what is said of debugging is how the function is told to call the operator without
+    compiling it."""
 
     def __init__(self, own: bool, inside: Callable[[], bool]) -> None:
         self.own, self.inside = own, inside

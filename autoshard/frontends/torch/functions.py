@@ -7,30 +7,15 @@ gradients of the results (`cotangent`), and `with_gradient` ties them together. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoshard.frontends.torch.checkpoints import note_checkpoint
 from autoshard.frontends.torch.markers import markers
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import WHILE_CAPTURING
 
 
-@contextmanager
-def functions_with_gradients() -> Iterator[None]:
-    """Capture Functions with their backward pass, in this thread."""
-    with _patch().active():
-        yield
-
-
-@cache
-def _patch() -> Patch:
-    import torch
-
-    return Patch(torch.autograd.Function, "apply", _dispatcher)
-
-
+@WHILE_CAPTURING.replaces("torch.autograd:Function", "apply")
 def _dispatcher(own: Any, inside: Callable[[], bool]) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         # Of torch's own machinery torch takes care.

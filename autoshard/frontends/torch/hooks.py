@@ -5,12 +5,10 @@ torch.export forgets those of tensors and parameters, and fails on those of modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import WHILE_CAPTURING
 from autoshard.util.errors import GraphError, ParseError
 
 _WAY_OUT = "say what becomes of a gradient by a torch.autograd.Function"
@@ -34,21 +32,10 @@ def check_hooks(module: Any) -> None:
                 )
 
 
-@contextmanager
-def without_hooks() -> Iterator[None]:
-    """Refuse hooks that are put on tensors, in this thread."""
-    with _patch().active():
-        yield
-
-
-@cache
-def _patch() -> Patch:
-    import torch
-
-    return Patch(torch.Tensor, "register_hook", _refusing)
-
-
+@WHILE_CAPTURING.replaces("torch:Tensor", "register_hook")
 def _refusing(own: Callable, inside: Callable[[], bool]) -> Callable:
+    """Refuse hooks that are put on tensors."""
+
     def register_hook(self: Any, hook: Any) -> Any:
         if inside():
             raise ParseError(f"hooks of gradients (Tensor.register_hook) are not captured; {_WAY_OUT}")

@@ -3,18 +3,26 @@
 Several threads may be inside at once: each sees the replacement, all others torch's own, and the last one to leave puts
 torch's own back.
 
-    LAZY = Patch(GraphModule, "recompile", lambda module: ..., replacement)
+    LAZY = Patches()
+
+    @LAZY.replaces("torch.fx:GraphModule", "recompile")
+    def _recompile(own, inside):
+        return lambda module: ... if inside() else own(module)
+
     with LAZY.active(): ...
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pkgutil import resolve_name
 from threading import RLock, get_ident
 from typing import Any
 
+Dispatcher = Callable[[Any, Callable[[], bool]], Any]
 _LOCK = RLock()
 
 
@@ -28,7 +36,7 @@ class Patch:
             stands in the attribute's place meanwhile.
     """
 
-    def __init__(self, owner: Any, name: str, dispatcher: Callable[[Any, Callable[[], bool]], Any]) -> None:
+    def __init__(self, owner: Any, name: str, dispatcher: Dispatcher) -> None:
         self.owner, self.name, self.dispatcher = owner, name, dispatcher
         self._threads: Counter[int] = Counter()
         self._own: Any = None
@@ -62,10 +70,38 @@ class Patch:
         return get_ident() in self._threads
 
 
-@contextmanager
-def all_active(patches: Iterable[Patch]) -> Iterator[None]:
-    """Applies patches in this thread."""
-    with ExitStack() as stack:
-        for one in patches:
-            stack.enter_context(one.active())
-        yield
+class Patches:
+    """Patches that apply together; what they replace is imported when they first do."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[str, str, Dispatcher]] = []
+
+    def replaces(self, owner: str, name: str) -> Callable[[Dispatcher], Dispatcher]:
+        """Decorates the dispatcher of a patch.
+
+        Args:
+            owner: the module, or the class behind a colon (`torch.nn:Module`).
+            name: the attribute's name.
+        """
+
+        def register(dispatcher: Dispatcher) -> Dispatcher:
+            self._places.append((owner, name, dispatcher))
+            return dispatcher
+
+        return register
+
+    @cached_property
+    def _patches(self) -> tuple[Patch, ...]:
+        return tuple(Patch(resolve_name(owner), name, dispatcher) for owner, name, dispatcher in self._places)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Applies them in this thread."""
+        with ExitStack() as stack:
+            for one in self._patches:
+                stack.enter_context(one.active())
+            yield
+
+
+WHILE_CAPTURING = Patches()
+"""What is replaced while a module is captured."""

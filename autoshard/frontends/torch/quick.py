@@ -11,33 +11,28 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import CodeType
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import Patches
 from autoshard.util.gc_paused import gc_paused
+
+_QUICK = Patches()
 
 
 @contextmanager
 def quick_capture() -> Iterator[None]:
     """Capture so in this thread. Graph modules that come out of it lack their code until `with_code`."""
-    recompile, stacks = _patches()
-    with recompile.active(), stacks.active(), gc_paused():
+    with _QUICK.active(), gc_paused():
         yield
 
 
-@cache
-def _patches() -> tuple[Patch, Patch]:
-    from torch.fx import GraphModule, proxy
-
-    return Patch(GraphModule, "recompile", _recompile), Patch(proxy, "CapturedTraceback", _stacks)
-
-
+@_QUICK.replaces("torch.fx:GraphModule", "recompile")
 def _recompile(at_once: Any, inside: Callable[[], bool]) -> Any:
     return lambda module: _later(module, at_once) if inside() else at_once(module)
 
 
+@_QUICK.replaces("torch.fx.proxy", "CapturedTraceback")
 def _stacks(own: Any, inside: Callable[[], bool]) -> Any:
     """A class whose `extract` is ours for threads inside."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autoshard.frontends.results import picked, plain
-from autoshard.frontends.torch.flex import plain_flex_attention
+from autoshard.frontends.torch.flex import PLAIN_FLEX_ATTENTION
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.clipping import Clipping
 from autoshard.trace.loss_scale import LossScale
@@ -89,7 +89,7 @@ def _copy(module: Any) -> Any:
 def _result(model: RunsInTorch, module: Any) -> Any:
     args, kwargs = copy.deepcopy(model.example)
     try:
-        with plain_flex_attention():
+        with PLAIN_FLEX_ATTENTION.active():
             found = module(*args, **kwargs)
     except Exception as error:  # of any kind: it is the module's own
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -15,12 +15,11 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache, lru_cache
 from types import FrameType
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch
+from autoshard.frontends.torch.patch import WHILE_CAPTURING
 
 _WARNINGS = frozenset(("warn", "warning", "warning_once"))
 """Calls that only tell people something."""
@@ -43,21 +42,9 @@ def _holds(tensor: Any) -> bool:
     return bool(tensor) if passed is None else passed
 
 
-@contextmanager
-def numbers_as_checked() -> Iterator[None]:
-    """The same for what is made of `tensor.item()`, in this thread."""
-    with _patch().active():
-        yield
-
-
-@cache
-def _patch() -> Patch:
-    import torch
-
-    return Patch(torch.SymBool, "__bool__", _asked)
-
-
+@WHILE_CAPTURING.replaces("torch:SymBool", "__bool__")
 def _asked(own: Callable, inside: Callable[[], bool]) -> Callable:
+    """The same for what is made of `tensor.item()`."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     def __bool__(self: Any) -> bool:

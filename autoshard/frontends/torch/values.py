@@ -1,39 +1,52 @@
-"""Functions and modules of torch.nn that ask for values which nothing knows while a module is captured, said without.
+"""Code of torch that asks for values which nothing knows while a module is captured, or that its capture fails on, said
+without.
 
-`gaussian_nll_loss` asks whether a variance is below 0, to raise an error: that is left out. `BatchNorm` with
-momentum=None asks how many batches there were, for the share of a new one in the mean of all: here that is a tensor.
-`AdaptiveLogSoftmaxWithLoss` computes the clusters that there are targets of: here all of them, which gives the same.
+What is asked, to raise an error or to choose a kernel, changes no numbers:
+
+- `torch.distributions` look whether parameters and samples are inside of the support;
+- `gaussian_nll_loss` whether a variance is below 0;
+- `torch.nn.Transformer`, where nobody says that a mask is causal, whether it is.
+
+Others are said by tensors: `BatchNorm` with momentum=None asks how many batches there were, for the share of a new one
+in the mean of all, and `AdaptiveLogSoftmaxWithLoss` computes the clusters that there are targets of; here all of them,
+which gives the same. A module that converts itself as it runs (`self.classifier.to(dtype)`) to what it is already
+stays as it is: torch would exchange the tensors that stand for parameters, which it cannot do in a capture.
+
+torch.export makes a graph of its own of what runs under torch.no_grad(). It looks whether a piece of its trace begins
+by turning gradients off; in a region of torch.autocast each piece begins by entering that again, and torch.export then
+forgets that gradients are off. Of torch.inference_mode() its trace says nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
-from autoshard.frontends.torch.patch import Patch, all_active
+from autoshard.frontends.torch.patch import WHILE_CAPTURING
 
 
-def without_values() -> AbstractContextManager[None]:
-    """Say them so, in this thread."""
-    return all_active(_patches())
+@WHILE_CAPTURING.replaces("torch.distributions:Distribution", "__init__")
+def _without_checks(own: Callable, inside: Callable[[], bool]) -> Callable:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Takes (batch_shape, event_shape, validate_args)."""
+        if inside():
+            args, kwargs = args[:2], {**kwargs, "validate_args": False}
+        own(self, *args, **kwargs)
+
+    return init
 
 
-@cache
-def _patches() -> tuple[Patch, ...]:
-    from torch.nn import AdaptiveLogSoftmaxWithLoss, functional
-    from torch.nn.modules.batchnorm import _BatchNorm
+@WHILE_CAPTURING.replaces("torch.nn.modules.transformer", "_detect_is_causal_mask")
+def _as_said(own: Callable, inside: Callable[[], bool]) -> Callable:
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True if inside() else own(mask, is_causal, size)
 
-    return (
-        Patch(functional, "gaussian_nll_loss", _unchecked_loss),
-        Patch(_BatchNorm, "forward", _counted_norm),
-        Patch(AdaptiveLogSoftmaxWithLoss, "forward", _of_all_clusters),
-        Patch(AdaptiveLogSoftmaxWithLoss, "predict", _predicted_of_all_clusters),
-    )
+    return detect
 
 
+@WHILE_CAPTURING.replaces("torch.nn.functional", "gaussian_nll_loss")
 def _unchecked_loss(own: Callable, inside: Callable[[], bool]) -> Callable:
     import torch
 
@@ -65,6 +78,7 @@ def _broadcast(input: Any, var: Any) -> Any:
     raise ValueError("var is of incorrect size")
 
 
+@WHILE_CAPTURING.replaces("torch.nn.modules.batchnorm:_BatchNorm", "forward")
 def _counted_norm(own: Callable, inside: Callable[[], bool]) -> Callable:
     import torch
 
@@ -85,6 +99,7 @@ def _counted_norm(own: Callable, inside: Callable[[], bool]) -> Callable:
     return forward
 
 
+@WHILE_CAPTURING.replaces("torch.nn:AdaptiveLogSoftmaxWithLoss", "forward")
 def _of_all_clusters(own: Callable, inside: Callable[[], bool]) -> Callable:
     from torch.nn.modules.adaptive import _ASMoutput
 
@@ -101,9 +116,68 @@ def _of_all_clusters(own: Callable, inside: Callable[[], bool]) -> Callable:
     return forward
 
 
+@WHILE_CAPTURING.replaces("torch.nn:AdaptiveLogSoftmaxWithLoss", "predict")
 def _predicted_of_all_clusters(own: Callable, inside: Callable[[], bool]) -> Callable:
     def predict(self: Any, input: Any) -> Any:
         """The likeliest class."""
         return self.log_prob(input).argmax(1) if inside() else own(self, input)
 
     return predict
+
+
+@WHILE_CAPTURING.replaces("torch.nn:Module", "_apply")
+def _applying(own: Callable, inside: Callable[[], bool]) -> Callable:
+    def _apply(self: Any, fn: Callable, recurse: bool = True) -> Any:
+        if inside() and all(_stays(one, fn(one)) for one in _tensors(self, recurse)):
+            return self
+        return own(self, fn, recurse)
+
+    return _apply
+
+
+def _tensors(module: Any, recurse: bool) -> Iterator[Any]:
+    yield from module.parameters(recurse)
+    yield from module.buffers(recurse)
+
+
+def _stays(tensor: Any, converted: Any) -> bool:
+    return (tensor.dtype, tensor.device) == (converted.dtype, converted.device)
+
+
+# -- gradients that are off
+
+
+@WHILE_CAPTURING.replaces("torch.autograd.grad_mode:inference_mode", "__enter__")
+def _entering_no_grad(own: Callable, inside: Callable[[], bool]) -> Callable:
+    import torch
+
+    def enter(self: Any) -> None:
+        if not inside():
+            return own(self)
+        self._inference_mode_context = torch.no_grad() if self.mode else nullcontext()
+        self._inference_mode_context.__enter__()
+        return None
+
+    return enter
+
+
+@WHILE_CAPTURING.replaces("torch._export.passes.replace_set_grad_with_hop_pass", "_is_set_grad_enabled_sub_mod")
+def _past_autocast(own: Callable, inside: Callable[[], bool]) -> Callable:
+    import torch
+
+    def sets_grad(node: Any, omit_if_same_with_ambient: bool = False) -> bool:
+        if not inside() or node.op != "call_module":
+            return own(node, omit_if_same_with_ambient)
+        piece = getattr(node.graph.owning_module, node.target)
+        first = next((one for one in piece.graph.nodes if not _enters(one)), None)
+        if first is None or first.target is not torch._C._set_grad_enabled:
+            return False
+        return not omit_if_same_with_ambient or first.args[0] != torch.is_grad_enabled()
+
+    return sets_grad
+
+
+def _enters(node: Any) -> bool:
+    from torch.amp.autocast_mode import _enter_autocast
+
+    return node.op == "placeholder" or node.target is _enter_autocast
