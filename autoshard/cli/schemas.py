@@ -264,44 +264,42 @@ def _diff() -> dict[str, Any]:
     return difference_schema()
 
 
-def _of(record: type[Record], what: str) -> Callable[[], dict[str, Any]]:
-    return lambda: schema(record, f"autoshard {what}, version {VERSION}")
-
-
-def _schema() -> dict[str, Any]:
-    """Of the list of commands; with a COMMAND what is printed is a schema."""
-    return schema(SchemasRecord, f"autoshard schema, version {VERSION}")
-
-
-SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
+SCHEMAS: Mapping[str, type[Record] | Callable[[], dict[str, Any]]] = {
     "plan": _plan,
-    "plan pipeline": _of(PipelinePlanRecord, "plan pipeline"),
-    "dump": _of(FilesRecord, "dump"),
-    "partition": _of(PartitionRecord, "partition"),
-    "compare": _of(CompareRecord, "compare"),
+    "plan pipeline": PipelinePlanRecord,
+    "dump": FilesRecord,
+    "partition": PartitionRecord,
+    "compare": CompareRecord,
     "diff": _diff,
-    "view": _of(ViewRecord, "view"),
-    "trace": _of(TraceRecord, "trace"),
-    "export": _of(ExportRecord, "export"),
-    "propagate": _of(PropagateRecord, "propagate"),
-    "explain": _of(ExplainRecord, "explain"),
-    "run": _of(RunRecord, "run"),
-    "layout": _of(LayoutRecord, "layout"),
+    "view": ViewRecord,
+    "trace": TraceRecord,
+    "export": ExportRecord,
+    "propagate": PropagateRecord,
+    "explain": ExplainRecord,
+    "run": RunRecord,
+    "layout": LayoutRecord,
     "redistribute": _redistribute,
-    "schedule": _of(ScheduleRecord, "schedule"),
-    "operators": _of(OperatorsRecord, "operators"),
-    "modes": _of(ModesRecord, "modes"),
-    "hardware": _of(AllHardwareRecord, "hardware"),
-    "hardware show": _of(HardwareShownRecord, "hardware show"),
-    "calibrate": _of(CalibrateRecord, "calibrate"),
-    "truth": _of(TruthRecord, "truth"),
-    "schema": _schema,
-    "checkpoint show": _of(CheckpointRecord, "checkpoint show"),
-    "checkpoint verify": _of(DamageRecord, "checkpoint verify"),
-    "checkpoint export": _of(SafetensorsRecord, "checkpoint export"),
-    "checkpoint import": _of(ImportedRecord, "checkpoint import"),
+    "schedule": ScheduleRecord,
+    "operators": OperatorsRecord,
+    "modes": ModesRecord,
+    "hardware": AllHardwareRecord,
+    "hardware show": HardwareShownRecord,
+    "calibrate": CalibrateRecord,
+    "truth": TruthRecord,
+    "schema": SchemasRecord,
+    "checkpoint show": CheckpointRecord,
+    "checkpoint verify": DamageRecord,
+    "checkpoint export": SafetensorsRecord,
+    "checkpoint import": ImportedRecord,
 }
-"""Makes the schema of a command's JSON; `plan pipeline` is that of `plan --pipeline`."""
+"""The record that a command prints as JSON, or what makes its schema; `plan pipeline` is that of `plan --pipeline`, and
+`schema` that of the list of commands."""
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """The schema of what a command prints."""
+    found = SCHEMAS[command]
+    return schema(found, f"autoshard {command}, version {VERSION}") if isinstance(found, type) else found()
 
 
 def print_schema(
@@ -322,4 +320,4 @@ def print_schema(
     if name not in SCHEMAS:
         hint = did_you_mean(name, SCHEMAS, otherwise=f"; there are {', '.join(sorted(SCHEMAS))}")
         raise TargetError(f"there is no schema of {name!r}{hint}")
-    typer.echo(json.dumps(SCHEMAS[name](), indent=2))
+    typer.echo(json.dumps(schema_of(name), indent=2))

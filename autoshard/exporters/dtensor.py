@@ -217,7 +217,8 @@ def _wrap(module: torch.nn.Module, mesh: DeviceMesh, specs: ModulePlan, gather: 
             whole = leaves[i] if isinstance(leaves[i], DTensor) else mode.whole(leaves[i])
             leaves[i] = whole.redistribute(mesh, torch_placements(of))
         with implicit_replication(), mode:
-            found, form = pytree.tree_flatten(inner(*_args(leaves, structure)[0], **_args(leaves, structure)[1]))
+            own, named = pytree.tree_unflatten(leaves, structure)
+            found, form = pytree.tree_flatten(inner(*own, **named))
         return pytree.tree_unflatten(_returned(found, specs, mesh, gather), form)
 
     module.forward = forward  # type: ignore[method-assign]
@@ -229,10 +230,6 @@ def _by_name(kwargs: Mapping[str, Any], inputs: Sequence[tuple]) -> list[tuple]:
     named = {entry[0]: entry for entry in inputs}
     given = [named[name] for name, one in kwargs.items() if isinstance(one, torch.Tensor) and name in named]
     return [*(entry for entry in inputs if entry not in given), *given]
-
-
-def _args(leaves: list[Any], structure: Any) -> Any:
-    return pytree.tree_unflatten(leaves, structure)
 
 
 def _returned(found: list[Any], specs: ModulePlan, mesh: DeviceMesh, gather: bool) -> list[Any]:

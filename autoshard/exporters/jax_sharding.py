@@ -174,18 +174,10 @@ def jit(function: Callable, plan: Any, *args: Any, devices: Sequence[Any] | None
     leaves, structure = jax.tree.flatten((args, kwargs))
     _check_leaves(leaves, plan)
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
-    jaxpr = _live(closed.jaxpr)
     outputs, returned = jax.tree.flatten(shapes)
     if len(outputs) != len(specs.outputs):
         raise PlanError(f"the plan is for {len(specs.outputs)} outputs, but the function returns {len(outputs)}")
-    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, specs)]
-    entering = [NamedSharding(mesh, spec) for spec in specs.inputs]
-    leaving = [NamedSharding(mesh, spec) for spec in specs.outputs]
-
-    def run(*flat: Any) -> list[Any]:
-        return _run(jaxpr, closed.consts, flat, iter(wanted))
-
-    compiled = jax.jit(run, in_shardings=entering, out_shardings=leaving)
+    compiled = _compiled(closed, plan, specs, mesh, specs.inputs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         flat, given = jax.tree.flatten((args, kwargs))
@@ -215,19 +207,24 @@ def jit_model(model: JaxModel, plan: Any, devices: Sequence[Any] | None = None) 
     unknown = [name for name in model.leaf_names if name not in known]
     if unknown:
         raise PlanError(f"the plan is for another model: it has no input {unknown[0]!r}")
+    returned = jax.tree.structure(shape)
+    compiled = _compiled(closed, plan, specs, mesh, [known[name] for name in model.leaf_names])
+    return lambda params, *args, **kwargs: jax.tree.unflatten(
+        returned, compiled(*model.leaves(params, *args, **kwargs))
+    )
+
+
+def _compiled(closed: Any, plan: Plan, specs: JaxShardings, mesh: jax.sharding.Mesh, inputs: Sequence[Any]) -> Any:
+    """A jaxpr as `jax.jit` gives it, whose inputs lie as said, and outputs and products as the plan says."""
     jaxpr = _live(closed.jaxpr)
-    outputs, returned = jax.tree.flatten(shape)
     wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, specs)]
-    entering = [NamedSharding(mesh, known[name]) for name in model.leaf_names]
-    leaving = [NamedSharding(mesh, spec) for spec in specs.outputs[: len(outputs)]]
 
     def run(*flat: Any) -> list[Any]:
         return _run(jaxpr, closed.consts, flat, iter(wanted))
 
-    compiled = jax.jit(run, in_shardings=entering, out_shardings=leaving)
-    return lambda params, *args, **kwargs: jax.tree.unflatten(
-        returned, compiled(*model.leaves(params, *args, **kwargs))
-    )
+    entering = [NamedSharding(mesh, spec) for spec in inputs]
+    leaving = [NamedSharding(mesh, spec) for spec in specs.outputs[: len(jaxpr.outvars)]]
+    return jax.jit(run, in_shardings=entering, out_shardings=leaving)
 
 
 def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:

@@ -217,7 +217,7 @@ class _GraphReader:
             raise line.error(f"there are more than {DEPTH} levels of regions")
         line.expect("region")
         line.expect("(")
-        args = tuple(line.several(")", lambda: self.define(_read_typed(line), line)))
+        args = tuple(line.several(")", lambda: self.define(read_typed(line), line)))
         line.end()
         nodes = self.nodes("yield")
         last = self.take("yield")
@@ -307,12 +307,6 @@ class _GraphReader:
 
 
 def read_typed(line: Scanner) -> Value:
-    name = read_name(line)
-    line.expect(":")
-    return Value(read_type(line), name)
-
-
-def _read_typed(line: Scanner) -> Value:
     name = read_name(line)
     line.expect(":")
     return Value(read_type(line), name)

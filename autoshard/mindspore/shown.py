@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autoshard.mindspore.callbacks import TrainingError
-from autoshard.runtime.checkpoint.agree import from_all
+from autoshard.runtime.agree import from_all
 from autoshard.runtime.comm import Comm
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter

@@ -225,12 +225,9 @@ class AxisHistory:
                 yield CALL, source, dim
         if op.holders is None:
             return
-        same, others = _meeting(self._rule_of(op), op.holders.index(value) if value in op.holders else None, dim)
+        same, others = _meeting(self._rules.get(op), op.holders.index(value) if value in op.holders else None, dim)
         for tensor, of_dim in (*same, *others):
             yield RESHARD, op.holders[tensor], of_dim
-
-    def _rule_of(self, op: Operation) -> Rule | None:
-        return self._rules.get(op)
 
     @cached_property
     def _rules(self) -> dict[Operation, Rule | None]:

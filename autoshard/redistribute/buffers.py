@@ -7,7 +7,6 @@ and put in their places when they have come. Narrow types that no MPI adds up ar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -81,7 +80,7 @@ def _fetched(step: Step, of: TensorType) -> int:
 
 
 def _count(piece: FetchPiece) -> int:
-    return _size([one.stop - one.start for one in piece.source_box])
+    return math.prod([one.stop - one.start for one in piece.source_box])
 
 
 @lru_cache(maxsize=1 << 12)
@@ -103,8 +102,4 @@ def _widened(layout: Layout, of: TensorType) -> int:
 
 
 def _nbytes(layout: Layout, of: TensorType, itemsize: int) -> int:
-    return _size(layout.local_shape(of.shape)) * itemsize
-
-
-def _size(shape: Sequence[int]) -> int:
-    return math.prod(shape)
+    return math.prod(layout.local_shape(of.shape)) * itemsize

@@ -49,7 +49,7 @@ def check_alike(program: Program, comm: Comm) -> None:
     steps = describe(program)
     compared = json.dumps([step.compared for step in steps])
     digest = hashlib.blake2b(compared.encode(), digest_size=_DIGEST).digest()
-    digests = _from_all(comm, np.frombuffer(digest, np.uint8))
+    digests = _rows(comm, np.frombuffer(digest, np.uint8))
     if (digests == digests[0]).all():
         return
     raise RuntimeSetupError(_first_difference(program.name, _texts(comm, steps)))
@@ -183,20 +183,29 @@ def _short(text: str, most: int = 160) -> str:
 # -- exchange ------------------------------------------------------------------------------------------------
 
 
-def _from_all(comm: Comm, mine: np.ndarray) -> np.ndarray:
+def _rows(comm: Comm, mine: np.ndarray) -> np.ndarray:
     """The arrays (of one dim and equal size) of all ranks, a row for each."""
     mesh = Mesh.flat(comm.world)
     return comm.all_gather([mine[None]], mesh.groups(mesh.all_axes), 0)[0]
 
 
+def from_all(comm: Comm, text: str) -> list[str]:
+    """The texts of all processes: of all ranks in order, or the one of the process that hosts all ranks."""
+    if len(comm.ranks) == comm.world:
+        return [text]
+    data = np.frombuffer(text.encode(), np.uint8)
+    sizes = _rows(comm, np.array([data.size], np.int64))[:, 0]
+    if not sizes.any():
+        return [""] * comm.world
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: data.size] = data
+    return [row[:size].tobytes().decode() for row, size in zip(_rows(comm, padded), sizes, strict=True)]
+
+
 def _texts(comm: Comm, steps: Sequence[Line]) -> list[list[Line]]:
     """The steps of all ranks."""
-    mine = json.dumps([(step.compared, step.shown) for step in steps]).encode()
-    sizes = _from_all(comm, np.array([len(mine)], np.int64))[:, 0]
-    padded = np.zeros(int(sizes.max()), np.uint8)
-    padded[: len(mine)] = np.frombuffer(mine, np.uint8)
-    rows = _from_all(comm, padded)
-    return [[Line(*pair) for pair in json.loads(row[:size].tobytes())] for row, size in zip(rows, sizes, strict=True)]
+    texts = from_all(comm, json.dumps([(step.compared, step.shown) for step in steps]))
+    return [[Line(*pair) for pair in json.loads(text)] for text in texts]
 
 
 def _first_difference(name: str, texts: Sequence[Sequence[Line]]) -> str:

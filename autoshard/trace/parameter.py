@@ -147,6 +147,14 @@ class Parameter(Arithmetic, Owned):
         if sharding is not None:
             self.sharding = sharding
 
+    @classmethod
+    def of_values(cls, values: np.ndarray | Deferred, name: str, requires_grad: bool) -> Parameter:
+        """A parameter of arrays as they are, of element types that numpy lacks as well."""
+        made = cls(values if isinstance(values, Deferred) else 0, name=name, requires_grad=requires_grad)
+        if not isinstance(values, Deferred):
+            made.data = values
+        return made
+
     @property
     def sharding(self) -> Spec | None:
         """How it is asked to lie; set to anything that `Spec.of` takes.

@@ -11,9 +11,10 @@ import autoshard as ash
 from autoshard import Model, communication, nn
 from autoshard.core.tensortype import type_of
 from autoshard.layout import Layout, Mesh
+from autoshard.runtime.agree import from_all
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import LocalBlocks, Placed, checkpoints, find, load, read_index, save
-from autoshard.runtime.checkpoint.agree import from_all, together
+from autoshard.runtime.checkpoint.agree import together
 from autoshard.runtime.mpi import default_comm
 from autoshard.util.errors import CheckpointError
 from tests.mpi.test_training import FFN, rows

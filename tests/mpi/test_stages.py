@@ -13,8 +13,8 @@ from autoshard.mindspore import Model, communication, nn
 from autoshard.mindspore.callbacks import ShardedCheckpoint
 from autoshard.mindspore.dataset import DataError
 from autoshard.pipeline import PlannedPipeline
+from autoshard.runtime.agree import from_all
 from autoshard.runtime.checkpoint import read_index
-from autoshard.runtime.checkpoint.agree import from_all
 from autoshard.runtime.mpi import default_comm
 from autoshard.util.errors import StageError
 from tests.mpi.test_training import FFN, rows

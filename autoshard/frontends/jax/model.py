@@ -32,7 +32,6 @@ from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.training import made_optimizer
 from autoshard.ir.graph import Value
 from autoshard.trace.function import Traced, trace
-from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.along_batches import along_batches
@@ -82,7 +81,7 @@ class JaxModel(KeptModel):
         self._names, self._leaves = [name for name, _ in pairs], [leaf for _, leaf in pairs]
         _check_names(self._names, self.name)
         self._parameters = {
-            name: _parameter(leaf, name, self.training and name in source.trained)
+            name: Parameter.of_values(values_of(leaf, name), name, self.training and name in source.trained)
             for name, leaf in zip(self._names, self._leaves, strict=True)
         }
         flat, self._arguments = jax.tree.flatten(self.example)
@@ -363,11 +362,3 @@ def _check_names(names: Sequence[str], model: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise GraphError(f"from_jax: two parameters of {model} are called {twice[0]!r}; use keys without dots")
-
-
-def _parameter(leaf: Any, name: str, trained: bool) -> Parameter:
-    values = values_of(leaf, name)
-    made = Parameter(values if isinstance(values, Deferred) else 0, name=name, requires_grad=trained)
-    if not isinstance(values, Deferred):
-        made.data = values
-    return made

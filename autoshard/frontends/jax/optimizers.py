@@ -11,7 +11,6 @@ import numpy as np
 from autoshard.frontends.jax.capture import capture
 from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.trees import array_of, named_leaves, type_of_leaf, values_of
-from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
 
@@ -91,11 +90,7 @@ class OptaxOptimizer:
 
 
 def _state(leaf: Any, name: str) -> Parameter:
-    values = values_of(leaf, name)
-    state = Parameter(values if isinstance(values, Deferred) else 0, name=name, requires_grad=False)
-    if not isinstance(values, Deferred):
-        state.data = values
-    return state
+    return Parameter.of_values(values_of(leaf, name), name, False)
 
 
 def _zeros(leaf: Any) -> np.ndarray:

@@ -23,7 +23,6 @@ from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.frontends.training import made_optimizer
 from autoshard.trace.function import Traced, trace
-from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
@@ -124,10 +123,7 @@ class TorchModel(KeptModel):
         key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         if key not in seen:
             name = target.removeprefix(f"{self.wrapped}.") if self.wrapped else target
-            values = values_of(tensor, name)
-            seen[key] = Parameter(values if isinstance(values, Deferred) else 0, name=name, requires_grad=trained)
-            if not isinstance(values, Deferred):
-                seen[key].data = values
+            seen[key] = Parameter.of_values(values_of(tensor, name), name, trained)
         return seen[key]
 
     def _by_target(self, target: str) -> Parameter:

@@ -1,35 +1,15 @@
-"""What ranks do together: tell each other texts, and fail all when one fails, with its message."""
+"""What ranks do together: fail all when one fails, with its message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
-
-from autoshard.layout.mesh import Mesh
+from autoshard.runtime.agree import from_all
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import AutoshardError, CheckpointError
 
 T = TypeVar("T")
-
-
-def from_all(comm: Comm, text: str) -> list[str]:
-    """The texts of all processes: of all ranks in order, or the one of the process that hosts all ranks."""
-    if len(comm.ranks) == comm.world:
-        return [text]
-    data = np.frombuffer(text.encode(), np.uint8)
-    sizes = _rows(comm, np.array([data.size], np.int64))[:, 0]
-    if not sizes.any():
-        return [""] * comm.world
-    padded = np.zeros(int(sizes.max()), np.uint8)
-    padded[: data.size] = data
-    return [row[:size].tobytes().decode() for row, size in zip(_rows(comm, padded), sizes, strict=True)]
-
-
-def _rows(comm: Comm, mine: np.ndarray) -> np.ndarray:
-    mesh = Mesh.flat(comm.world)
-    return comm.all_gather([mine[None]], mesh.groups(mesh.all_axes), 0)[0]
 
 
 def together(comm: Comm, what: str, act: Callable[[], T]) -> T:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.runtime.agree import from_all
 from autoshard.runtime.array import array_dtype
-from autoshard.runtime.checkpoint.agree import from_all, together
+from autoshard.runtime.checkpoint.agree import together
 from autoshard.runtime.checkpoint.folder import commit, saving
 from autoshard.runtime.checkpoint.index import (
     INDEX,
