@@ -132,15 +132,6 @@ def test_what_asks_for_values_is_told_with_its_line_and_nothing_is_printed(capfd
                 return x.sum()
             return x
 
-    class Packed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cells = torch.nn.GRU(4, 3)
-
-        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
-            return torch.nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0])[0]
-
     class Solved(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.lstsq(x, x).solution
@@ -152,8 +143,6 @@ def test_what_asks_for_values_is_told_with_its_line_and_nothing_is_printed(capfd
     told = message(ParseError, Branch(), (torch.randn(4, 4),))
     assert re.search(r"cannot capture Branch .* at tests/frontends/test_torch_errors.py:\d+", told)
     assert told.endswith("say it by torch.where or torch.cond, with fixed sizes") and "TORCH_LOGS" not in told
-    told = message(ParseError, Packed(), (torch.randn(5, 2, 4), torch.tensor([5, 3])))
-    assert "run the recurrent module on the padded ones" in told
     told = message(ParseError, Solved(), (torch.randn(4, 4),))
     assert "how large the results of aten.linalg_lstsq.default are depends on the data; say it with other func" in told
     told = message(ParseError, Counted(), (torch.ones(3, dtype=torch.int64),))

@@ -159,10 +159,6 @@ _ADVICE = {
         "The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
         "cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
     ),
-    "type must be tuple of ints,but got FakeTensor": (
-        "Sequences packed by pack_padded_sequence have sizes that depend on their lengths: run the recurrent module on "
-        "the padded ones, and mask what is behind their ends"
-    ),
     "data-dependent": (
         "The module asks for a tensor's values (if, bool(), item(), a size): say it by torch.where or torch.cond, with "
         "fixed sizes"

@@ -16,6 +16,7 @@ from autoshard.frontends.torch.ctc import ctc_functions
 from autoshard.frontends.torch.data import data_functions
 from autoshard.frontends.torch.diagonals import diagonal_functions
 from autoshard.frontends.torch.known import KnownNumbers
+from autoshard.frontends.torch.packed import packed_functions
 from autoshard.frontends.torch.places import place_functions
 from autoshard.frontends.torch.value_checks import check_functions
 
@@ -33,7 +34,7 @@ def _mode() -> Any:
 
     tables = (
         data_functions(), check_functions(), ctc_functions(), count_functions(), diagonal_functions(),
-        place_functions(),
+        place_functions(), packed_functions(),
     )  # fmt: skip
     table: dict[Any, Callable] = {func: instead for one in tables for func, instead in one.items()}
 
