@@ -82,6 +82,21 @@ def test_a_module_has_its_names_types_and_lines() -> None:
     assert graph.node("head.matmul").operands[1].name == "embed.weight"
 
 
+def test_what_stands_for_functions_of_torch_has_the_users_line() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    graph = ash.from_torch(Wrapped(net), (torch.randn(6, 4),)).traced.graph
+    assert {node.source.text for node in graph.nodes if node.source is not None} == {"return self.net(x).tanh()"}
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x).tanh()
+
+
 def test_it_runs_whole_and_split_and_by_itself() -> None:
     module, ids = block()
     wanted = module(ids)["logits"].detach().numpy()

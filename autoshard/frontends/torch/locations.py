@@ -26,7 +26,7 @@ def module_path(node: Any, wrapped: str = "") -> str:
 
 
 def source_line(node: Any) -> Source | None:
-    """The innermost line outside of torch that led to the node; None where torch noted none."""
+    """The innermost line outside of torch and autoshard that led to the node; None where torch noted none."""
     trace = node.meta.get("stack_trace")
     return _innermost(trace) if trace else None
 
@@ -40,13 +40,16 @@ def user_line(error: Exception) -> Source | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def _of_autoshard(file: str) -> bool:
     return file.startswith(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep)
 
 
 @lru_cache(maxsize=8192)
 def _innermost(trace: str) -> Source | None:
-    frames = [match for match in _FRAME.finditer(trace) if not _inside_torch(match["file"])]
+    found = _FRAME.finditer(trace)
+    # What stands for torch's own functions (see `values`) is no more the user's than they are.
+    frames = [match for match in found if not _inside_torch(match["file"]) and not _of_autoshard(match["file"])]
     if not frames:
         return None
     last = frames[-1]
