@@ -224,6 +224,26 @@ def test_parameters_without_a_gradient_are_left_alone(optimizer: str) -> None:
     assert states == (set() if optimizer == "sgd" else {"w", "scale"})
 
 
+class Averaged(torch.nn.Module):
+    """Keeps the mean of its weights over the steps in a copy that is not trained."""
+
+    def __init__(self, trained: bool) -> None:
+        super().__init__()
+        self.net, self.mean = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3).requires_grad_(trained)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            for mean, one in zip(self.mean.parameters(), self.net.parameters(), strict=True):
+                mean.lerp_(one.detach(), 0.1)
+        return {"loss": (self.net(x) - self.mean(x)).square().sum()}
+
+
+def test_parameters_that_are_not_trained_may_be_changed() -> None:
+    check_step(Averaged(trained=False), (example(),), steps=3, mesh="d=2")
+    with pytest.raises(ShapeError, match="in place afterwards|parameters that need no gradient"):
+        check_step(Averaged(trained=True), (example(),))
+
+
 def test_a_loss_without_any_gradient_is_refused() -> None:
     net = Net(lambda net, x: (x @ net.w).detach().sum())
     with pytest.raises(GraphError, match="only where no gradient passes"):

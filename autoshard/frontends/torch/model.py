@@ -99,15 +99,22 @@ class TorchModel(KeptModel):
             else:
                 raise ShapeError(f"cannot import this program: its input {spec.arg.name} is a {spec.kind.name}")
         for place, spec in enumerate(signature.output_specs):
-            if spec.kind is OutputKind.BUFFER_MUTATION:
+            if spec.kind is OutputKind.BUFFER_MUTATION or self._changes_frozen(spec):
                 self._written[place] = self._by_target(spec.target)
             elif spec.kind is OutputKind.TOKEN:
                 self._tokens.add(place)
             elif spec.kind is not OutputKind.USER_OUTPUT:
                 raise ShapeError(
                     f"cannot import this program: its output {place} is a {spec.kind.name} ({spec.target}); modules "
-                    "may change their buffers, but not their inputs"
+                    "may change their buffers, and parameters that need no gradient, but not their inputs or other "
+                    "parameters"
                 )
+
+    def _changes_frozen(self, spec: Any) -> bool:
+        """Whether an output is what becomes of a parameter that is not trained, such as a mean of trained ones."""
+        from torch.export.graph_signature import OutputKind
+
+        return spec.kind is OutputKind.PARAMETER_MUTATION and not self._held(spec.target).requires_grad
 
     def _held(self, target: str) -> Any:
         """The tensor behind a name."""

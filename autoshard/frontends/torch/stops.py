@@ -31,7 +31,9 @@ def with_stops(program: Any) -> Any:
     if names.isdisjoint((SET_GRAD, _DETACH, _DETACH_IN_PLACE)):
         return program
     signature = copy.deepcopy(program.graph_signature)
-    module, renamed = _stopped(program.graph_module, signature.inputs_to_parameters)
+    held = program.state_dict
+    trained = {name for name, path in signature.inputs_to_parameters.items() if held[path].requires_grad}
+    module, renamed = _stopped(program.graph_module, trained)
     for old, new in renamed.items():
         signature.replace_all_uses(old, new)
     return program._update(module, signature)
