@@ -38,7 +38,7 @@ on_ranks() {
   part "training, random programs, rings and experts on 8 ranks" \
     "$PYTHON" -m autoshard run -n 8 --timeout 900 tests/mpi/run_pytest.py -q \
     tests/mpi/test_transformer.py tests/mpi/test_random_programs.py tests/mpi/test_attention_rings.py \
-    tests/mpi/test_experts.py "$@"
+    tests/mpi/test_experts_on_ranks.py "$@"
 }
 
 # Ranks leave cores idle, as when one plans for all; what they have to say is shown in its turn. They are a group of
