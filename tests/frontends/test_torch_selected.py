@@ -130,6 +130,22 @@ def experts_that_are_asked_for(net: Any, y: Any, t: Any) -> Any:
     return out.square().mean() * times + y.sum() / (y > 0).sum().item() + y.abs().mean() * y.abs().mean().item()
 
 
+def experts_of_sorted_tokens(net: Any, y: Any, t: Any) -> Any:
+    """In parts of as many as each expert was chosen, which are joined again, by `split` and by slices."""
+    gates, chosen = y[:, :3].softmax(-1).max(-1)
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen, minlength=3).tolist()
+    parts = zip(net.experts, y[order].split(counts), gates[order].split(counts), strict=True)
+    out = torch.zeros_like(y).index_copy(
+        0, order, torch.cat([F.silu(one(part)) * by[:, None] for one, part, by in parts])
+    )
+    begin, found = 0, []
+    for expert, count in zip(net.experts, counts, strict=True):
+        found.append(net.norm(expert(y[order][begin : begin + count])).exp())
+        begin += count
+    return (out + torch.zeros_like(y).index_add(0, order, torch.cat(found))).square().mean()
+
+
 def only_where_it_holds(net: Any, y: Any, t: Any) -> Any:
     """Branches that change what would be another number where they are not taken."""
     out = y.clone()
@@ -143,6 +159,7 @@ def only_where_it_holds(net: Any, y: Any, t: Any) -> Any:
 
 LOSSES = [
     experts_that_are_asked_for,
+    experts_of_sorted_tokens,
     only_where_it_holds,
     logarithms,
     words,
@@ -194,6 +211,7 @@ def test_no_row_may_count() -> None:
         (lambda net, y, t: y[t > 0], "whose size depends on the data; return it with all rows, and the mask beside it"),
         (lambda net, y, t: y[t > 0].cumsum(0).sum(), "aten.cumsum.default.*goes along the selected rows"),
         (lambda net, y, t: y[t > 0][y[t > 0][:, 0] > 0].sum(), "already; make one mask of both by &"),
+        (lambda net, y, t: y[: (t > 0).sum().item() : 2].sum(), "takes every so manieth row, or counts from the end"),
         (lambda net, y, t: torch.unique(t).sum(), "depends on the data"),
     ],
 )

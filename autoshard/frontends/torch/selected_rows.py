@@ -47,6 +47,7 @@ def _written(graph: Any) -> dict[str, str]:
     """Write a graph anew; what outputs that had names are called now."""
     writer, renamed = RowsWriter(graph), {}
     gone: list[Any] = []
+    parts: dict[Any, list[Rows]] = {}
     checked = for_checks_alone(graph)
     for node in list(graph.nodes):
         if node.op == "output":
@@ -60,10 +61,14 @@ def _written(graph: Any) -> dict[str, str]:
             continue
         writer.node = node
         with graph.inserting_before(node):
-            made = _standing_for(writer, node)
+            whole = parts.get(node.args[0]) if node.target is operator.getitem else None
+            made = _standing_for(writer, node) if whole is None else whole[node.args[1]]
         gone.append(node)
         if isinstance(made, Rows):
             writer.found[node] = made
+            continue
+        if isinstance(made, list):
+            parts[node] = made
             continue
         renamed[node.name] = made.name
         node.replace_all_uses_with(made)
@@ -80,11 +85,16 @@ def _concerned(writer: RowsWriter, node: Any) -> bool:
 
 def _standing_for(writer: RowsWriter, node: Any) -> Any:
     try:
+        if node.target is operator.getitem and node.args[0] not in writer.found:
+            return writer.again()  # of rows that are all known again
         if node.target is operator.getitem:
             made = writer.emit(operator.getitem, writer.found[node.args[0]].node, node.args[1])
             dim = selected_dim(node)
             return made if dim is None else Rows(made, writer.found[node.args[0]].selection, dim)
         one = rule_of(node)
+        of_known = not any(each in writer.found or writer.is_count(each) for each in node.all_input_nodes)
+        if of_known and one is not None and not _selects(node):
+            return writer.again()  # of parts that are joined again
         if one is None:
             raise NotSaid("how it treats selected rows is not known here")
         return one(writer)
@@ -93,6 +103,13 @@ def _standing_for(writer: RowsWriter, node: Any) -> Any:
             f"cannot import this program: {node.target}{at(source_line(node))}: {error}. A mask selects rows, and how "
             "many depends on the data; say it with all rows and torch.where"
         ) from None
+
+
+def _selects(node: Any) -> bool:
+    """Whether it makes selected rows of what has known sizes."""
+    name = str(node.target).split(".")[1]
+    indices = [one for one in node.args[1] if one is not None] if name == "index" else []
+    return name in ("nonzero", "masked_select") or any(str(one.meta["val"].dtype) == "torch.bool" for one in indices)
 
 
 def _check_outputs(writer: RowsWriter, node: Any) -> None:

@@ -18,6 +18,7 @@ from autoshard.frontends.torch.selected import (
     selected_dim,
     shape_of,
 )
+from autoshard.frontends.torch.selected_parts import joined_again, sliced_part, split_in_parts
 
 Rule = Callable[[RowsWriter], Any]
 RULES: dict[str, Rule] = {}
@@ -137,6 +138,8 @@ def needed_dim(w: RowsWriter) -> int:
 
 @rule("squeeze", "slice", "select")
 def _cut(w: RowsWriter) -> Any:
+    if w.node.args[0] not in w.found:
+        return sliced_part(w)
     rows = w.found[w.node.args[0]]
     shape, name = shape_of(rows.node), name_of(w.node)
     dims = (
@@ -170,6 +173,8 @@ def _listed(rows: Rows) -> Any:
       "split", "split_with_sizes", "unbind", "flip", "glu", "logsumexp", "linalg_vector_norm", "var",
       "std")  # fmt: skip
 def _along_other_dims(w: RowsWriter) -> Any:
+    if name_of(w.node) == "split_with_sizes" and any(map(w.is_count, w.node.args[1])):
+        return split_in_parts(w)
     selection, put = one_selection(w)
     ((node, rows),) = rows_among(w)
     rank = len(shape_of(rows.node))
@@ -262,6 +267,8 @@ def _einsum(w: RowsWriter) -> Any:
 @rule("cat")
 def _joined(w: RowsWriter) -> Any:
     tensors, dim = w.node.args[0], (w.node.args[1] if len(w.node.args) > 1 else 0)
+    if (again := joined_again(w, tensors, dim % len(w.node.meta["val"].shape))) is not None:
+        return again
     result = needed_dim(w)
     if dim % len(w.node.meta["val"].shape) != result:
         selection, put = one_selection(w)
