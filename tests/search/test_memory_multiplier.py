@@ -131,7 +131,7 @@ def test_no_slower_than_hand_plans_that_fit():
 
 def test_no_byte_has_a_price_where_all_starts_fit():
     start = strategies()
-    found = search_within_limit(problem(), [start], [], 2 * peak_memory(batch()))
+    found = search_within_limit(problem(), [start], 2 * peak_memory(batch()))
     assert found.peak <= 2 * peak_memory(batch())
     assert found.seconds <= Assignment(Pricing(problem(), prices_for(HARDWARE)), start).seconds
 
@@ -162,7 +162,7 @@ def test_less_than_a_part_of_all_inputs_is_refused_before_any_search(monkeypatch
 def test_what_is_configured_stays():
     node = next(node for node in problem().graph.nodes if node.op.name == "MatMul")
     fixed = {node: batch().strategy(node)}
-    found = search_within_limit(replace(problem(), fixed=fixed), [strategies()], [], 1)
+    found = search_within_limit(replace(problem(), fixed=fixed), [strategies()], 1)
     assert found.strategies[node] == fixed[node]
 
 

@@ -81,7 +81,6 @@ class MemoryEvaluator:
 def search_within_limit(
     problem: Problem,
     starts: Sequence[Strategies],
-    others: Sequence[Strategies],
     limit: int,
     memory: MemoryEvaluator | None = None,
 ) -> EvaluatedAssignment:
@@ -89,10 +88,9 @@ def search_within_limit(
 
     Args:
         starts: what to improve, the most promising one first.
-        others: what may fit as it is; the fastest that does (or that which needs least) is improved as well.
         memory: the problem's, if there is one already.
     """
-    return _MultiplierSearch(problem, starts, limit, memory or MemoryEvaluator(problem)).run(others)
+    return _MultiplierSearch(problem, starts, limit, memory or MemoryEvaluator(problem)).run()
 
 
 class _MultiplierSearch:
@@ -107,12 +105,9 @@ class _MultiplierSearch:
         self.known: dict[tuple, tuple[Choice, ...]] = {}
         self.further: dict[tuple, Sequence[Strategy]] = {}
 
-    def run(self, others: Sequence[Strategies]) -> EvaluatedAssignment:
+    def run(self) -> EvaluatedAssignment:
         self.plain = plain = Pricing(self.problem, self.problem.prices)
-        looked_at = [self._note(Assignment(plain, one)) for one in others]
         first, *_ = [self._note(Assignment(plain, one)) for one in self.starts]
-        if looked_at:
-            self.starts.append(self._best_of(looked_at).strategies)
         low, high, price = 0.0, math.inf, FIRST * first.seconds / max(first.peak, 1)
         fitted = 0
         for _ in range(MOST_PRICES):

@@ -35,7 +35,6 @@ from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.modes.factor import factor
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode
-from autoshard.util.errors import PlanError
 
 NAME = "sharding_propagation"
 NEAR, MOST_DRAFTS = 1.3, 2
@@ -52,8 +51,6 @@ HOPE = 1.05
 """Above this many times what it may cost an assignment is not improved further."""
 RULES = "plan by rules"
 """What a problem remembers this mode's plan by rules as."""
-BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
-"""Named plans that are looked at, too, where memory is short."""
 
 
 class Combination:
@@ -130,24 +127,11 @@ class Combination:
         """A plan that needs no more memory than the limit, if one is found."""
         problem, wide = self.problem, self.starts[-1].plan
         starts = [assignment.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
-        hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
-        found = search_within_limit(problem, starts, hand, limit, memory)
+        found = search_within_limit(problem, starts, limit, memory)
         kept = Assignment(Pricing(with_input_layouts(problem, found), self.prices), found.strategies)
         plan = plan_with_causes(problem, kept, self.starts, self.settled, NAME)
         memory.note(plan)
         return plan
-
-    def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
-        """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph, or is
-        one of another: in which sums are added in another order, or weights gathered again."""
-        try:
-            plan = self.named(name)
-        except PlanError:
-            return
-        if plan.graph is not self.graph:
-            return
-        fixed = self.problem.configured
-        yield {node: fixed.get(node) or plan.strategy(node) for node in self.graph.nodes}
 
     # -- where it begins
 
