@@ -45,7 +45,6 @@ _SEARCH = {
     "limit": "memory_limit",
     "memory_model": "memory_limit",
     "limited": "exact.memory.within_limit",
-    "listing": "greedy.strategy_arrays",
     "nearby": "exact.enumerate_gap",
     "optimal": "modes.optimal",
     "recomputing": "recompute",

@@ -3,8 +3,7 @@
 First those that neighbours suggest: a neighbour's layout projected onto the operator's factors, joined with the other
 neighbours' where they do not disagree, then refined by splitting further along axes that are still free
 (`Refiner`). Among them is every strategy that needs no communication and uses the mesh as far as it can, but for
-what stands for each other, and on meshes of many axes. Where none is free of communication, the enumeration of all
-strategies follows.
+what stands for each other, and on meshes of many axes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The order, from first to last:
 5. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
    memory of its optimizer states and its gradient's reduction as well), unless free axes are to go to `leading` dims;
 6. least time of the work, then fewest bytes touched on a rank;
-7. what neighbours suggested before what was enumerated, larger leading splits first.
+7. what neighbours suggested first, larger leading splits first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from itertools import islice
 from typing import NamedTuple
-
-import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
@@ -35,7 +32,6 @@ from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.greedy.candidates import joined, suggested
-from autoshard.search.greedy.strategy_arrays import StrategyArrays, strategy_arrays
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 from autoshard.util.memo import Memo
@@ -180,8 +176,7 @@ class Chooser:
         self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence, others: int
     ) -> list[_Way]:
         """The way of least seconds and at least so many others where none is free of communication: of all that
-        neighbours have or want, and of further suggested and enumerated strategies, the most promising by a bound
-        first."""
+        neighbours have or want, and of further suggested strategies, the most promising by a bound first."""
         near = joined(node, self.mesh, operands, wanted)
         more = self._promising(node, suggestions, set(near), operands, wanted)
         found = [(self._bound(node, one, operands, wanted), i, one) for i, one in enumerate((*near, *more))]
@@ -197,16 +192,11 @@ class Chooser:
     def _promising(
         self, node: Node, suggestions: Iterable[Strategy], known: set[Strategy], operands: Held, wanted: Sequence
     ) -> list[Strategy]:
-        """Of suggested and enumerated strategies that are not known yet MOST_PRICED with the least bounds; in the order
-        of the bounds, then of the strategies."""
+        """Of suggested strategies that are not known yet MOST_PRICED with the least bounds; in the order of the bounds,
+        then of the strategies."""
         first = [one for one in dict.fromkeys(suggestions) if one not in known]
         at_least = self.prices.at_least
         found = [(self._bound(node, one, operands, wanted, at_least), i, one) for i, one in enumerate(first)]
-        listed = strategy_arrays(node.rule, self.mesh)
-        seconds, skipped = self._bounds(node, listed, operands, wanted), known.union(first)
-        ranked = ((i, listed.listing.strategy(i)) for i in np.argsort(seconds, kind="stable").tolist())
-        others = islice(((i, one) for i, one in ranked if one not in skipped), MOST_PRICED)
-        found += [(float(seconds[i]), len(first) + i, one) for i, one in others]
         return [one for _, _, one in sorted(found, key=lambda way: way[:2])[:MOST_PRICED]]
 
     def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
@@ -263,16 +253,6 @@ class Chooser:
                 entering += min([at_least(have, need, of) for have in held])
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             leaving += sum([at_least(have, need, of) for need in needs])
-        return entering + leaving
-
-    def _bounds(self, node: Node, listed: StrategyArrays, operands: Held, wanted: Sequence) -> np.ndarray:
-        """The same for all strategies of a listing."""
-        entering, leaving = np.zeros(len(listed)), np.zeros(len(listed))
-        for i, (held, of) in enumerate(zip(operands, node.operand_types, strict=True)):
-            if held:
-                entering += np.min([listed.entering(i, have, of, self.prices) for have in held], axis=0)
-        for i, (needs, of) in enumerate(zip(wanted, node.result_types, strict=True)):
-            leaving += sum([listed.leaving(i, need, of, self.prices) for need in needs], np.zeros(len(leaving)))
         return entering + leaving
 
 
