@@ -31,7 +31,8 @@ def split_in_parts(w: RowsWriter) -> list[Rows]:
 
 def sliced_part(w: RowsWriter) -> Rows:
     """What `slice` takes, from or to a place that depends on the data."""
-    x, dim, begin, end, step = (*w.node.args, *(0, None, None, 1)[len(w.node.args) - 1 :])
+    given: tuple[Any, ...] = (*w.node.args, *(0, None, None, 1)[len(w.node.args) - 1 :])
+    x, dim, begin, end, step = given
     size = shape_of(x)[dim]
     begin, end = (0 if begin is None else begin), (size if end is None else end)
     if step != 1 or any(not w.is_count(one) and one < 0 for one in (begin, end)):
