@@ -75,10 +75,11 @@ class Cell(Owned, CellNames):
     def __setattr__(self, label: str, value: Any) -> None:
         if isinstance(value, Owned | Primitive) and "auto_prefix" not in vars(self):
             raise GraphError(f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}")
-        if isinstance(value, list | tuple) and any(isinstance(item, Owned) for item in value):
+        if isinstance(value, list | tuple) and self._without(value):
             raise GraphError(
                 f"{type(self).__name__}.{label} is a {type(value).__name__} with cells or parameters in "
-                f"it, which nobody would find to train; use CellList, or an attribute for each"
+                f"it, which nobody would find to train; use CellList, or an attribute for each (a row of parameters "
+                f"comes after the cell that has them)"
             )
         object.__setattr__(self, label, value)
         if label in _SOURCED:
@@ -89,6 +90,12 @@ class Cell(Owned, CellNames):
             value.name = value.name or label
             for name, part in value.state.items():
                 setattr(self, f"{label}_{name}", part)
+
+    def _without(self, row: Sequence[Any]) -> list[Owned]:
+        """What a row would bring into this cell; parameters that it has already are found, and named, there."""
+        owned = [item for item in row if isinstance(item, Owned)]
+        known = {id(one) for one in self.get_parameters()} if owned else ()
+        return [item for item in owned if id(item) not in known]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for label, value in state.items():
