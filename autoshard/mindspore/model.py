@@ -72,9 +72,11 @@ class Model:
         level = level_for(amp_level, settings().device_target, "Model: amp_level")
         self.widens = mixed(network, level, keep_batchnorm_fp32)
         self.scaling = scale_of(level, loss_scale_manager)
+        self.own_step: Callable | None = None  # a step that takes its gradients itself, from data to the loss
         step = getattr(network, "model", None)
         if isinstance(step, Model) and loss_fn is None and optimizer is None:  # of a TrainOneStepCell
             network, optimizer, self.scaling = step.network, step.optimizer, step.scaling
+            self.own_step = step.own_step
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions = Sessions(self)

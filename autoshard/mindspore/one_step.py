@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.mindspore.gradients import GradOperation
 from autoshard.mindspore.model import Model
+from autoshard.mindspore.nn.layers import Identity
 from autoshard.mindspore.nn.loss_scale import ScaleOfCell
 from autoshard.mindspore.tensor import Tensor
 from autoshard.trace.cell import Cell
@@ -21,6 +23,17 @@ class TrainOneStepCell(Cell):
         step = TrainOneStepCell(WithLossCell(net, loss), optimizer)
         loss = step(data, label)
 
+    A subclass may have a `construct` of its own, which takes gradients, treats them, applies the optimizer itself and
+    returns the loss; all of it is the step that is planned:
+
+        class Clipping(TrainOneStepCell):
+            def construct(self, *inputs):
+                loss = self.network(*inputs)
+                sens = ops.fill(loss.dtype, loss.shape, self.sens)
+                gradients = self.grad(self.network, self.weights)(*inputs, sens)
+                self.optimizer(ops.clip_by_global_norm(self.grad_reducer(gradients), 1.0))
+                return loss
+
     Args:
         sens: a number that the loss is multiplied by; the optimizer's `loss_scale` divides gradients by it again.
         return_grad: MindSpore's; False only.
@@ -34,21 +47,24 @@ class TrainOneStepCell(Cell):
         super().__init__()
         if return_grad:
             raise GraphError("TrainOneStepCell: return_grad is not offered; leave it out")
-        if type(self).construct is not Cell.construct:
-            raise GraphError(
-                f"{type(self).__name__}: a TrainOneStepCell with a construct of its own is not offered; what is done "
-                "to gradients (clipping) goes into the construct(self, gradients) of a subclass of the optimizer, and "
-                "what is done to the loss into the network"
-            )
         self.network, self.optimizer = network, optimizer
+        self.weights = getattr(optimizer, "parameters", ())
+        self.sens = 1.0 if sens is None else checked_scale(sens, "TrainOneStepCell: sens")
+        self.grad = GradOperation(get_by_list=True, sens_param=True)
+        self.grad_no_sens = GradOperation(get_by_list=True)
+        self.reducer_flag, self.grad_reducer = False, Identity()
         self.model = Model(network, None, optimizer)
-        if sens is not None:
-            self.model.scaling = LossScale(checked_scale(sens, "TrainOneStepCell: sens"), divides=False, skips=False)
+        if type(self).construct is not Cell.construct:
+            self.model.own_step = self
+        elif sens is not None:
+            self.model.scaling = LossScale(self.sens, divides=False, skips=False)
 
     def prefixes(self, label: str, part: object) -> bool:
         return label != "network"
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if active() is not None and self.model.own_step is self:
+            return super().__call__(*inputs, **kwargs)
         if active() is not None or kwargs:
             raise GraphError("TrainOneStepCell is called with arrays, by position, outside of a traced model")
         return np.asarray(self.model.train_once(*inputs), np.float32).view(Tensor)
@@ -72,6 +88,12 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
 
     def __init__(self, network: Cell, optimizer: Any, scale_sense: Any) -> None:
         super().__init__(network, optimizer)
+        if self.model.own_step is not None:
+            raise GraphError(
+                f"{type(self).__name__}: a TrainOneStepWithLossScaleCell with a construct of its own is not offered; "
+                "what is done to gradients (clipping) goes into the construct(self, gradients) of a subclass of the "
+                "optimizer, and what is done to the loss into the network"
+            )
         self.scaling = ScaleOfCell(scale_sense, "TrainOneStepWithLossScaleCell: scale_sense")
         self.model.scaling = self.scaling
 

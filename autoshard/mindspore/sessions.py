@@ -59,6 +59,7 @@ class Trains(Protocol):
     optimizer: Any
     scaling: LossScale | None
     widens: bool
+    own_step: Callable | None
 
 
 class Sessions:
@@ -216,6 +217,8 @@ class Sessions:
 
     def _trace_step(self, feed: Feed) -> Traced:
         parallel = self.parallel
+        if self.model.own_step is not None:
+            return self._trace_own_step(self.model.own_step, feed)
         scale = gradient_scale(parallel, self._devices, self.model.network, self.model.loss_fn)
         parts = micro_batches(self.model.network, parallel, True)
         rows = {name: of.shape[0] for name, of in zip(feed.names, feed.types, strict=True) if of.rank}
@@ -227,6 +230,30 @@ class Sessions:
             *given, recompute=again, gradient_scale=scale, micro_batches=parts, statistics=MICRO_BATCH,
             loss_scale=self.model.scaling,
         ).traced  # fmt: skip
+
+    def _trace_own_step(self, step: Callable, feed: Feed) -> Traced:
+        """A step that takes its gradients and applies its optimizer itself."""
+        parallel, name = self.parallel, type(step).__name__
+        if parallel.parallel_mode == ParallelMode.DATA_PARALLEL or in_stages(parallel):
+            what = "stages" if in_stages(parallel) else "data_parallel"
+            raise ContextError(
+                f"{name}: a construct of its own takes gradients of the loss over all rows, and {what} cuts the step "
+                "before and after them; use parallel_mode='semi_auto_parallel' or 'auto_parallel', or leave "
+                "gradients to TrainOneStepCell"
+            )
+        if micro_batches(self.model.network, parallel, True) != 1:
+            raise ContextError(f"{name}: a construct of its own takes the batch whole; leave micro batches out")
+
+        def loss(*columns: Any) -> Any:
+            found = step(*columns)
+            if isinstance(found, tuple | list | dict):
+                raise ContextError(f"{name}: its construct returns a {type(found).__name__}; return the loss alone")
+            return found
+
+        traced = trace(named_columns(loss, step, feed.names), *feed.types)
+        if not traced.graph.updates:
+            raise ContextError(f"{name}: its construct updates no parameter; call self.optimizer(gradients) in it")
+        return traced
 
     def _trace_results(self, feed: Feed) -> Traced:
         """The loss, what the network returns, and the label; of a network alone just what it returns."""

@@ -129,6 +129,11 @@ SCALES = (
         "`update_loss_scale` is not called",
     ),
     (
+        "a subclass of `nn.TrainOneStepCell` with a `construct`",
+        "planned as written, where it returns the loss; in stand_alone, semi_auto_parallel and auto_parallel, by whole "
+        "batches. Of `nn.TrainOneStepWithLossScaleCell` it is refused",
+    ),
+    (
         "`FixedLossScaleManager(scale, drop_overflow_update=False)`, `TrainOneStepCell(..., sens=scale)`",
         "the optimizer divides by its own `loss_scale`",
     ),

@@ -167,13 +167,64 @@ def test_a_network_tells_how_its_loss_reduces_rows() -> None:
         nn.TrainOneStepCell(one, nn.SGD(one.trainable_params(), 0.2))(X)
 
 
-def test_a_step_of_ones_own_is_refused() -> None:
-    """It would be left out: the step is planned from network and optimizer."""
+class Clipping(nn.TrainOneStepCell):
+    """A step with gradients of a scaled loss, which it clips."""
 
-    class Step(nn.TrainOneStepCell):
-        def construct(self, *inputs: Any) -> Any:
-            return self.network(*inputs)
+    def __init__(self, network: nn.Cell, optimizer: Any, sens: float = 8.0) -> None:
+        super().__init__(network, optimizer, sens)
+        self.held = ms.ParameterTuple(network.trainable_params())
 
+    def construct(self, *inputs: Any) -> Any:
+        loss = self.network(*inputs)
+        found = self.grad(self.network, self.held)(*inputs, ops.fill(loss.dtype, loss.shape, self.sens))
+        clipped = ops.clip_by_global_norm(self.grad_reducer(found), 0.05 * self.sens)
+        return ops.depend(loss, self.optimizer(clipped))
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices"), [one for one in (("stand_alone", 1), *MODES) if one[0] != "data_parallel"]
+)
+def test_a_step_may_treat_its_gradients_itself(mode: str, devices: int) -> None:
+    cells = net(nn.Tanh)
+    want = clipped(torchs(cells, torch.nn.Tanh()))
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(parallel_mode=mode, device_num=devices)
+    optimizer = nn.Momentum(cells.trainable_params(), 0.2, 0.9, loss_scale=8.0)
+    step = Clipping(nn.WithLossCell(cells, nn.MSELoss()), optimizer)
+    losses = [float(step(X, np.ones((12, 1), np.float32))) for _ in range(2)]
+    rows = NumpySlicesDataset((X, np.ones((12, 1), np.float32)), ["x", "y"], shuffle=False).batch(12)
+    Model(step).train(1, rows)
+    assert losses[1] < losses[0]
+    for ours, theirs in zip(cells.trainable_params(), want, strict=True):
+        np.testing.assert_allclose(ours.asnumpy(), theirs, rtol=2e-5, atol=1e-6)
+    planned = step.model.planned
+    assert devices == 1 or any(layout.dims[0] for layout in planned.plan.layouts.values() if layout.dims)
+
+
+class Whole(nn.TrainOneStepCell):
+    def construct(self, *inputs: Any) -> Any:
+        return self.network(*inputs)
+
+
+class Both(Whole):
+    def construct(self, *inputs: Any) -> Any:
+        return self.network(*inputs), self.sens
+
+
+class Scaled(nn.TrainOneStepWithLossScaleCell):
+    def construct(self, *inputs: Any) -> Any:
+        return self.network(*inputs)
+
+
+@pytest.mark.parametrize(("kind", "given", "settings", "text"), [
+    (Whole, (), {}, "Whole: its construct updates no parameter"),
+    (Both, (), {}, "Both: its construct returns a tuple; return the loss alone"),
+    (Scaled, (Tensor(8.0),), {}, "Scaled: a TrainOneStepWithLossScaleCell with a construct of its own is not offered"),
+    (Whole, (), {"parallel_mode": "data_parallel", "device_num": 4}, "Whole: .* and data_parallel cuts the step"),
+])  # fmt: skip
+def test_a_step_of_ones_own_tells_what_it_cannot(kind: Any, given: tuple, settings: dict, text: str) -> None:
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(**settings)
     one = Penalty(net(nn.Tanh))
-    with pytest.raises(GraphError, match=r"Step: a TrainOneStepCell with a construct of its own is not offered"):
-        Step(one, nn.SGD(one.trainable_params(), 0.2))
+    with pytest.raises((GraphError, ContextError), match=text):
+        kind(one, nn.SGD(one.trainable_params(), 0.2), *given)(X)
