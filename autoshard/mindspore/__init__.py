@@ -20,7 +20,7 @@ _HOME = {
         "bfloat16", "bool_", "complex128", "complex64", "double", "dtype_to_nptype", "float", "float16", "float32",
         "float64", "half", "int16", "int32", "int64", "int8", "long", "short", "uint16", "uint32", "uint64", "uint8",
     ),
-    "autoshard.mindspore.tensor": ("Tensor", "from_numpy", "tensor"),
+    "autoshard.mindspore.ops.methods": ("Tensor", "from_numpy", "tensor"),
     "autoshard.trace.parameter": ("Parameter",),
     "autoshard.mindspore.layout": ("Layout",),
     "autoshard.mindspore.sharding": ("reshard", "shard"),

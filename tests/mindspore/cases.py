@@ -1028,8 +1028,8 @@ DOCUMENTED = {
     "training(nn.SyncBatchNorm(4))(im)": lambda n: (
         (n["im"] - n["im"].mean((0, 2, 3), keepdims=True)) / np.sqrt(n["im"].var((0, 2, 3), keepdims=True) + 1e-5)
     ),
-    "x.repeat(2)": lambda n: n["x"].repeat(2),
-    "x.repeat(2, 1)": lambda n: n["x"].repeat(2, 1),
+    "v.repeat(2)": lambda n: np.tile(n["v"], 2),
+    "x.repeat(2, 1)": lambda n: np.tile(n["x"], (2, 1)),
 }
 
 

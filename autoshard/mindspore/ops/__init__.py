@@ -18,6 +18,7 @@ from autoshard.mindspore.ops import functional
 from autoshard.mindspore.ops import index as _index
 from autoshard.mindspore.ops import loss as _loss
 from autoshard.mindspore.ops import math as _math
+from autoshard.mindspore.ops import methods as _methods  # noqa: F401  (tensors have them from here on)
 from autoshard.mindspore.ops import neural as _neural
 from autoshard.mindspore.ops import shapes as _shapes
 from autoshard.mindspore.ops import state as _state
