@@ -20,7 +20,6 @@ from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.kept import keep, parameters_of, take_up
 from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
-from autoshard.cli.planned import AUTO
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target, prints_apart
 from autoshard.frontends.torch.export import seed_torch
@@ -34,6 +33,7 @@ from autoshard.pipeline.in_any_form import plan_auto
 from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.stored import Stored
+from autoshard.search.modes.auto import NAME as AUTO
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten

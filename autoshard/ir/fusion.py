@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
-import networkx as nx
-
 from autoshard.ir.graph import Graph, KernelTraffic, Node, Value
 
 STATISTIC = 64
@@ -134,6 +132,8 @@ class _Groups:
 
     def _join_beside(self) -> None:
         """Join groups that read a value as large as what they loop over, and neither of which leads to the other."""
+        import networkx as nx
+
         after = nx.DiGraph()
         after.add_nodes_from(self.find(node) for node in self.graph.nodes)
         for node in self.graph.nodes:

@@ -14,6 +14,9 @@ from threading import Lock
 
 _LOCK = Lock()
 _inside, _was_on, _unseen = 0, True, 0
+FEW = 1 << 17
+"""Objects of a pause up to which the collector may look at them as at any others: to ask what is frozen takes as long as
+there is of it."""
 MANY = 1 << 21
 """How many objects pauses leave, together, before the collector looks at them: what is dead takes some 200 MiB then."""
 
@@ -55,9 +58,10 @@ def _age() -> None:
     many objects since all were looked at, they are now. Where somebody keeps objects away from the collector all stays
     as it is, for what is frozen can only thaw together."""
     global _unseen
-    if gc.get_freeze_count():
+    made = gc.get_count()[0]
+    if made < FEW or gc.get_freeze_count():
         return
-    _unseen += gc.get_count()[0]
+    _unseen += made
     if _unseen < MANY:
         gc.freeze()
         gc.unfreeze()
