@@ -15,8 +15,8 @@ from threading import Lock
 _LOCK = Lock()
 _inside, _was_on, _unseen = 0, True, 0
 FEW = 1 << 17
-"""Objects of a pause up to which the collector may look at them as at any others: to ask what is frozen takes as long as
-there is of it."""
+"""Objects of a pause up to which the collector may look at them as at others: to ask what is frozen takes as
+long as there is of it."""
 MANY = 1 << 21
 """How many objects pauses leave, together, before the collector looks at them: what is dead takes some 200 MiB then."""
 
