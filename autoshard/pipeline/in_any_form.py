@@ -11,6 +11,7 @@ from autoshard.api.arguments import chosen_mesh, known_hardware
 from autoshard.frontends.planning import is_module
 from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
+from autoshard.optimize import DEFAULT
 from autoshard.pipeline.found_stages import AUTO
 from autoshard.pipeline.planned.searched import OtherPipeline, fastest_by_groups
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
@@ -54,8 +55,8 @@ def plan_auto(
         >>> net, x = nn.SequentialCell(nn.Dense(6, 8), nn.ReLU(), nn.Dense(8, 4)), np.ones((12, 6), np.float32)
         >>> step = train_step(lambda x: ops.reduce_mean(net(x)), nn.SGD(net.trainable_params(), 0.1), x)
         >>> planned = plan_auto(step, devices=2)
-        >>> type(planned).__name__, list(planned.plan.compared)
-        ('Planned', ['d=2', 'in stages'])
+        >>> planned.stages, planned.searched.others[-1].label
+        (2, 'in one piece on (d=2), by auto')
     """
     over, given = chosen_mesh(mesh, devices), settings.get("hardware", "cpu")
     settings["hardware"] = hardware = given if isinstance(given, Hardware) else known_hardware(given)
@@ -88,7 +89,9 @@ def _may_be_cut(target: Any, inputs: Any, mesh: Mesh, settings: Mapping[str, Any
 
 def _in_stages(target: Any, inputs: Any, mesh: Mesh, settings: Mapping[str, Any]) -> PlannedPipeline | AutoshardError:
     """The plan in stages; or why a step cannot be cut, or no stages keep to the limit."""
-    known = {name: value for name, value in settings.items() if name not in (DATASET, "options")}
+    known = {name: value for name, value in settings.items() if name not in (DATASET, "options", "passes")}
+    passes = settings.get("passes", True)
+    known["passes"] = (DEFAULT if passes else ()) if isinstance(passes, bool) else passes
     try:
         return plan_pipeline(target, inputs, mesh, pipeline=AUTO, schedule=AUTO, **known)
     except AutoshardError as error:
