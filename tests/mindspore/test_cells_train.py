@@ -203,9 +203,9 @@ CASES = {
 }  # fmt: skip
 
 OTHERS = {
-    "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FixedLossScaleUpdateCell",
-    "GradAccumulationCell", "LossBase", "MLP", "Momentum", "Optimizer",
-    "Parameter", "PipelineCell", "SGD", "get_activation",
+    "Adagrad", "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FTRL", "FixedLossScaleUpdateCell",
+    "GradAccumulationCell", "Lamb", "LossBase", "MLP", "Momentum", "Optimizer",
+    "Parameter", "PipelineCell", "RMSProp", "SGD", "get_activation",
     *(name for name in nn.__all__ if name.endswith(("DecayLR", "WarmUpLR", "_lr"))),
 }  # fmt: skip
 """No layers and no losses: optimizers, learning rates, ...; MLP is FeedForward."""

@@ -105,6 +105,7 @@ def test_what_was_made_in_a_pause_is_old_and_looked_at_when_it_is_much(monkeypat
         def __init__(self) -> None:
             self.own = self
 
+    monkeypatch.setattr(gc_paused_module, "FEW", 100)
     monkeypatch.setattr(gc_paused_module, "MANY", 1 << 40)
     gc.unfreeze()
     with gc_paused():
