@@ -203,8 +203,8 @@ CASES = {
 }  # fmt: skip
 
 OTHERS = {
-    "Adagrad", "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FTRL", "FixedLossScaleUpdateCell",
-    "GradAccumulationCell", "Lamb", "LossBase", "MLP", "Momentum", "Optimizer",
+    "Adagrad", "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FTRL",
+    "FixedLossScaleUpdateCell", "GradAccumulationCell", "Lamb", "LossBase", "MLP", "Momentum", "Optimizer",
     "Parameter", "PipelineCell", "RMSProp", "SGD", "get_activation",
     *(name for name in nn.__all__ if name.endswith(("DecayLR", "WarmUpLR", "_lr"))),
 }  # fmt: skip
