@@ -45,7 +45,7 @@ from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.statistics import BATCH, check_statistics
 from autoshard.transform.planned_graph import planned_graph
-from autoshard.transform.train import accumulated
+from autoshard.transform.train import accumulated, with_loss_in_pieces
 from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError
 from autoshard.util.gc_paused import gc_paused
@@ -76,6 +76,7 @@ def plan(
     passes: bool | Sequence[str] = True,
     micro_batches: int = 1,
     statistics: str = BATCH,
+    loss_pieces: int = 1,
 ) -> Planned:
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
@@ -105,6 +106,8 @@ def plan(
             gradients are added up, and updates are done once. Not for a module.
         statistics: whose a batch normalization takes in training then: "batch" refuses it, "micro_batch" takes those of
             each micro batch, as gradient accumulation does.
+        loss_pieces: into how many parts the rows of a training step's logits are cut, of which loss and gradients are
+            made one after the other, so that logits are never there as a whole. Not for a module.
 
     Raises:
         MemoryLimitError: the plan needs more memory than there is; search "optimal" keeps to the limit.
@@ -123,7 +126,7 @@ def plan(
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
-        _check_module(dataset_strategy, micro_batches)
+        _check_module(dataset_strategy, micro_batches, loss_pieces)
         return _plan_module(
             target, inputs, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen
         )
@@ -131,6 +134,7 @@ def plan(
         traced = traced_target(target, inputs) if micro_batches == 1 else cuttable_target(target, inputs)
     over, mode = chosen_mesh(mesh, devices), search or DEFAULT_SEARCH
     cut = traced if micro_batches == 1 else accumulated(traced, micro_batches, statistics)
+    cut = cut if loss_pieces == 1 else with_loss_in_pieces(cut, loss_pieces)
     found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
     if cut is not traced and statistics == BATCH:
         found = replace(found, uncut=traced)
@@ -243,10 +247,15 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     return found, unmet_constraints(problem, found), memory
 
 
-def _check_module(strategy: DatasetStrategy, micro_batches: int) -> None:
+def _check_module(strategy: DatasetStrategy, micro_batches: int, loss_pieces: int) -> None:
     if micro_batches != 1:
         raise PlanError(
             f"plan: micro_batches is {micro_batches!r}, but a module does not say which of its inputs are data; "
+            "cut what it was lowered from"
+        )
+    if loss_pieces != 1:
+        raise PlanError(
+            f"plan: loss_pieces is {loss_pieces!r}, but a module does not say which of its values are gradients; "
             "cut what it was lowered from"
         )
     if strategy != FULL_BATCH:

@@ -17,6 +17,7 @@ from autoshard.cli.planned import (
     HARDWARE,
     DatasetStrategy,
     HardwareName,
+    LossPieces,
     Memory,
     MicroBatches,
     Statistics,
@@ -66,6 +67,7 @@ def compare(
     dataset_strategy: DatasetStrategy = DATASET,
     micro_batches: MicroBatches = 1,
     statistics: Statistics = BATCH,
+    loss_pieces: LossPieces = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
@@ -88,7 +90,7 @@ def compare(
             find_mode(one)
     meshes = _meshes(target, devices, mesh or [])
     settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
-    settings |= {"micro_batches": micro_batches, "statistics": statistics}
+    settings |= {"micro_batches": micro_batches, "statistics": statistics, "loss_pieces": loss_pieces}
     if is_module(target):
         model, inputs = Path(target), ()
     else:

@@ -120,7 +120,10 @@ def prepare(
         elif stages is None:
             planned = plan(model, inputs, mesh, search=search, **settings)
         else:
-            known = {name: settings[name] for name in ("hardware", "micro_batches", "statistics", "memory", "options")}
+            known = {
+                name: settings[name]
+                for name in ("hardware", "micro_batches", "statistics", "loss_pieces", "memory", "options")
+            }
             planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     step = 0 if resume is None else take_up(planned, resume)
     inputs = inputs_of(planned, model, inputs)

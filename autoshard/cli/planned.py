@@ -59,6 +59,14 @@ MicroBatches = Annotated[
         help="Into how many parts the batch is cut, which are done one after the other; gradients are added.",
     ),
 ]
+LossPieces = Annotated[
+    int,
+    typer.Option(
+        metavar="P",
+        help="Into how many parts the rows of a training step's logits are cut: their loss and gradients are made one "
+        "after the other, so that logits are never there as a whole.",
+    ),
+]
 Statistics = Annotated[
     str,
     typer.Option(
@@ -107,6 +115,7 @@ class PlanOptions:
     ] = None
     micro_batches: MicroBatches = 1
     statistics: Statistics = BATCH
+    loss_pieces: LossPieces = 1
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -115,7 +124,7 @@ class PlanOptions:
         Raises:
             TargetError: an option of the mode that is none.
         """
-        names = ("search", "hardware", "dataset_strategy", "memory", "micro_batches", "statistics")
+        names = ("search", "hardware", "dataset_strategy", "memory", "micro_batches", "statistics", "loss_pieces")
         return {**{name: getattr(self, name) for name in names}, "options": read_options(self.option or ())}
 
 

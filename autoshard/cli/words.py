@@ -13,6 +13,7 @@ _OPTIONS = {
     "dataset_strategy": "--dataset-strategy",
     "micro_batches": "--micro-batches",
     "statistics": "--statistics",
+    "loss_pieces": "--loss-pieces",
 }
 """The options of commands by the parameters of `autoshard.plan`."""
 

@@ -14,6 +14,7 @@ from autoshard.cost.timeline import step_seconds
 from autoshard.ir.graph import Node
 from autoshard.optimize.chains import chains
 from autoshard.optimize.combine import combine
+from autoshard.optimize.defer import defer
 from autoshard.optimize.overlap import overlap
 from autoshard.optimize.relayout import move
 from autoshard.optimize.share import share
@@ -29,6 +30,7 @@ PASSES: Mapping[str, Run] = {
     "chains": chains,
     "move": move,
     "share again": share,
+    "defer": defer,
     "combine": combine,
     "overlap": overlap,
 }

@@ -32,7 +32,7 @@ from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
 from autoshard.transform.micro.statistics import BATCH, check_statistics
-from autoshard.transform.train import accumulated
+from autoshard.transform.train import accumulated, with_loss_in_pieces
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.notebook import table
@@ -174,8 +174,11 @@ def compare(
             planning(target, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
     else:
         target, inputs = traced_target(target, inputs, "compare"), ()
+        cut = target
         if settings.get("micro_batches", 1) != 1:
-            accumulated(cuttable_target(target), settings["micro_batches"], settings.get("statistics", BATCH))
+            cut = accumulated(cuttable_target(target), settings["micro_batches"], settings.get("statistics", BATCH))
+        if settings.get("loss_pieces", 1) != 1:
+            with_loss_in_pieces(cut, settings["loss_pieces"])
     settings["hardware"] = known
     named = modes or (() if pipelines else default_modes())
     ways = [(mode, mesh) for mesh in meshes for mode in named]

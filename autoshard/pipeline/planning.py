@@ -50,6 +50,7 @@ def plan_pipeline(
     memory: str | int | None = None,
     options: Mapping[str, Any] | None = None,
     statistics: str = BATCH,
+    loss_pieces: int = 1,
 ) -> PlannedPipeline:
     """Cut a training step, or a model that is only applied, into stages, and plan each on devices of its own.
 
@@ -75,6 +76,7 @@ def plan_pipeline(
         options: of the mode, as for `autoshard.plan`.
         statistics: whose a batch normalization takes in training, as for `autoshard.plan`; with "micro_batch" micro
             batches go forward in order.
+        loss_pieces: as for `autoshard.plan`; only 1, as stages do not have their loss in pieces yet.
 
     Raises:
         MemoryLimitError: names the group with its stages, and the largest tensors in its memory.
@@ -94,6 +96,11 @@ def plan_pipeline(
         (2, [(0, 1), (2, 3)])
     """
     check_request(search, {} if options is None else options)
+    if loss_pieces != 1:
+        raise PlanError(
+            f"loss_pieces is {loss_pieces!r}, and a step in stages does not have its loss in pieces yet: leave out "
+            "either, or give more micro batches"
+        )
     hardware = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     limit, passes = read_limit(memory), tuple(passes)
     if search is not None and search.endswith(".json"):

@@ -14,6 +14,7 @@ from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
+from autoshard.transform.micro.loss_pieces import loss_in_pieces
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.transform.recompute import backward_begins, cheap, inside
 from autoshard.transform.recompute import recompute as recomputed
@@ -53,6 +54,7 @@ def train_step(
     leave_unreached: bool = False,
     micro_batches: int = 1,
     statistics: str = BATCH,
+    loss_pieces: int = 1,
     rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
     gradient_scale: float = 1.0,
     loss_scale: LossScale | None = None,
@@ -71,6 +73,8 @@ def train_step(
             added up before the update. Same numbers, less memory: see `transform.micro.accumulate`.
         statistics: whose a batch normalization takes in training then: "batch" refuses it, "micro_batch" takes those of
             each micro batch, as gradient accumulation does.
+        loss_pieces: into how many parts the rows of the logits are cut, of which loss and gradients are made one after
+            the other, so that logits are never there as a whole: see `transform.micro.loss_pieces`.
         rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
         gradient_scale: what gradients are multiplied by before the optimizer has them.
         loss_scale: what the loss is multiplied by before it is differentiated, see `trace.loss_scale`; by default what
@@ -109,6 +113,8 @@ def train_step(
         traced = replace(traced, graph=regathered(traced.graph))
     if micro_batches != 1:
         traced = accumulated(traced, micro_batches, statistics)
+    if loss_pieces != 1:
+        traced = with_loss_in_pieces(traced, loss_pieces)
     return TrainStep(traced, loss, gradients, untouched)
 
 
@@ -153,7 +159,19 @@ def accumulated(traced: Traced, micro_batches: int, statistics: str = BATCH) -> 
     Raises:
         GraphError: see `transform.micro.accumulate`.
     """
-    loop = Accumulated.of(traced.graph, micro_batches, statistics)
+    return _looped(traced, Accumulated.of(traced.graph, micro_batches, statistics))
+
+
+def with_loss_in_pieces(traced: Traced, pieces: int) -> Traced:
+    """A traced training step with its logits and loss in pieces; strategies that nodes have been given hold for each.
+
+    Raises:
+        GraphError: see `transform.micro.loss_pieces`.
+    """
+    return _looped(traced, loss_in_pieces(traced.graph, pieces))
+
+
+def _looped(traced: Traced, loop: Accumulated) -> Traced:
     given = traced.annotations
     kept = {node: given[of] for node, of in loop.stands_for.items() if of in given}
     return replace(traced, graph=loop.graph, annotations={**given, **kept})

@@ -48,6 +48,19 @@ def train():
 
 
 @pytest.mark.mpi
+def test_a_loss_in_pieces_of_each_micro_batch(cli, tmp_path):
+    script = tmp_path / "normed.py"
+    script.write_text(NORMED.replace(", nn.BatchNorm1d(10)", "").replace(", nn.BatchNorm1d(4)", ""))
+    asked = (f"{script}:train", "-n", "2", "--micro-batches", "3", "--loss-pieces", "2", "--mode", "batch")
+    code, out, err = cli("plan", *asked)
+    assert code == 0 and "loss_pieces" in out, err
+    code, out, err = cli("run", asked[0], "--check", "--timeout", "120", *asked[1:])
+    assert code == 0 and "equal to the unsplit run" in out, err
+    code, _, err = cli("compare", asked[0], "-n", "2", "--loss-pieces", "5", "--mode", "batch")
+    assert code == 2 and "no dim of rows that 5 divides; 2, 3, 4, 6, 12 would" in err
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize(
     "where", [["--mesh", "pp=2,dp=2", "--pipeline", "pp", "--schedule", "zbv"], ["--mode", "batch"]]
 )
@@ -69,6 +82,8 @@ def test_statistics_of_each_micro_batch(cli, tmp_path, where):
         (("plan", STEP, "-n", "2", "--micro-batches", "5"), "x has 48 rows, which 5 does not divide; 1, 2, 3, 4, 6, 8"),
         (("plan", STEP, "-n", "2", "--micro-batches", "0"), "into 0 micro batches: give a number from 1 on"),
         (("run", str(MODELS), "-n", "2", "--micro-batches", "2"), "which plans itself"),
+        (("plan", STEP, "-n", "2", "--loss-pieces", "5"), "give a training step whose logits are a product"),
+        (("plan", STEP, "--mesh", "pp=2", "--pipeline", "pp", "--loss-pieces", "2"), "its loss in pieces yet"),
     ],
 )
 def test_mistakes(cli, arguments, message):

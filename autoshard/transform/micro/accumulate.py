@@ -64,7 +64,7 @@ class Accumulated:
         check_statistics(statistics)
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return Accumulated(graph, {}) if count == 1 else _Loop.of(graph, count, statistics).written()
+        return Accumulated(graph, {}) if count == 1 else Loop.of(graph, count, statistics).written()
 
 
 @dataclass(frozen=True)
@@ -92,19 +92,19 @@ class StepParts:
         check_statistics(statistics)
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return replace(_Loop.of(graph, count, statistics).step_parts(), statistics=statistics)
+        return replace(Loop.of(graph, count, statistics).step_parts(), statistics=statistics)
 
 
-class _Loop:
+class Loop:
     """Writes the loop. All values of the step that are still there afterwards stay the same values."""
 
-    def __init__(self, forms: Forms) -> None:
-        self.forms, self.graph, self.parts = forms, forms.graph, forms.parts
-        self.builder = Builder.after(forms.graph, forms.graph.name)
+    def __init__(self, forms: Forms, builder: Builder | None = None, name: str = "micro_batches") -> None:
+        self.forms, self.graph, self.parts, self.name = forms, forms.graph, forms.parts, name
+        self.builder = builder or Builder.after(forms.graph, forms.graph.name)
         self.nodes: list[Node] = []
 
     @classmethod
-    def of(cls, graph: Graph, count: int, statistics: str) -> _Loop:
+    def of(cls, graph: Graph, count: int, statistics: str) -> Loop:
         return cls(classify(with_single_barriers(unrolled(inline(graph))), count, statistics))
 
     def step_parts(self) -> StepParts:
@@ -137,11 +137,7 @@ class _Loop:
         inside = {
             stands_for[grad]: stands_for.get(of, of) for grad, of in self.graph.cotangents.items() if grad in stands_for
         }
-        order = {value: i for i, value in enumerate(_in_order(self.graph.inputs, self.nodes))}
-        pairs = {**self.graph.cotangents, **inside}.items()
-        return {
-            grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)
-        }
+        return told_in_order({**self.graph.cotangents, **inside}, self.graph.inputs, self.nodes)
 
     def _body(self) -> tuple[MicroBody, set[Node]]:
         """What is done for one micro batch, and the nodes that run before the first: what follows from data alone and
@@ -169,13 +165,13 @@ class _Loop:
         operands = (first, *carried.values())
         results = self._results(body, [one.type for one in operands])
         regions = self._condition(operands), self._turn(body, operands, pieces)
-        self.nodes.append(Node(lookup("While"), operands, {}, results, "micro_batches", regions=regions))
+        self.nodes.append(Node(lookup("While"), operands, {}, results, self.name, regions=regions))
         for (value, (_, form)), result in zip(body.outputs.items(), results[1:], strict=True):
             self._finish(value, form, result)
 
     def _results(self, body: MicroBody, types: Sequence[TensorType]) -> tuple[Value, ...]:
         """What the loop leaves: the very values of the step where these are carried as they are."""
-        first = Value(types[0], self.builder.unique("micro_batches.count"))
+        first = Value(types[0], self.builder.unique(f"{self.name}.count"))
         rest = (
             value if value.type == of else Value(of, self.builder.unique(f"{value.name}.sum"))
             for value, of in zip(body.outputs, types[1:], strict=True)
@@ -269,9 +265,18 @@ class _Loop:
         op = lookup(name)
         full = op.check_attributes(attrs)
         (of,) = op.result_types(tuple(one.type for one in operands), full)
-        made = into or Value(of, self.builder.unique(f"micro_batches.{name.lower()}"))
+        made = into or Value(of, self.builder.unique(f"{self.name}.{name.lower()}"))
         nodes.append(Node(op, tuple(operands), full, (made,)))
         return made
+
+
+def told_in_order(
+    cotangents: Mapping[Value, Value], inputs: Iterable[Value], nodes: Iterable[Node]
+) -> dict[Value, Value]:
+    """The gradients that are made behind the values that they are of, and are of their type."""
+    order = {value: i for i, value in enumerate(_in_order(inputs, nodes))}
+    pairs = cotangents.items()
+    return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
 
 
 def _in_order(inputs: Iterable[Value], nodes: Iterable[Node]) -> Iterator[Value]:

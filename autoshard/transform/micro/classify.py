@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, Builder, Graph, Node, Value
@@ -13,9 +14,10 @@ from autoshard.ops.hlo_shape import iota
 from autoshard.ops.random import dropout, dropout_rows
 from autoshard.transform.micro.cuts import AXIS, Cut, MicroRefusal, cut_at, cut_by, cut_statistics
 from autoshard.transform.micro.forms import LATE, ONCE, OWN, Form, MicroPartial, MicroRows, factor_of, local
-from autoshard.transform.micro.statistics import COMPOSITES, MICRO_BATCH, OwnStatistics
+from autoshard.transform.micro.statistics import BATCH, COMPOSITES, MICRO_BATCH, OwnStatistics
 from autoshard.util.errors import GraphError
 
+NO_ROWS: Mapping[Value, MicroRows] = MappingProxyType({})
 _OTHERWISE = f"statistics={MICRO_BATCH!r} takes them of each micro batch instead"
 
 
@@ -51,10 +53,11 @@ class Forms:
     carried: Mapping[Value, Value] = field(default_factory=dict)
 
 
-def classify(graph: Graph, parts: int, statistics: str) -> Forms:
+def classify(graph: Graph, parts: int, statistics: str = BATCH, rows: Mapping[Value, MicroRows] = NO_ROWS) -> Forms:
     """The forms of all values of a training step.
 
-    The batch is dim 0 of the data inputs, of all that have as many rows as the first.
+    The batch is dim 0 of the data inputs, of all that have as many rows as the first; or where the `rows` are that are
+    given for inputs.
 
     Args:
         statistics: whose statistics are taken, see `micro.statistics`.
@@ -63,7 +66,7 @@ def classify(graph: Graph, parts: int, statistics: str) -> Forms:
         GraphError: the rows cannot be dealt out evenly, or an operator needs the whole batch at once.
     """
     if statistics != MICRO_BATCH:
-        return _Classifier(graph, parts, None).run()
+        return _Classifier(graph, parts, None, rows).run()
     own = OwnStatistics(graph, parts)
     while True:
         known = own.size
@@ -74,8 +77,10 @@ def classify(graph: Graph, parts: int, statistics: str) -> Forms:
 
 
 class _Classifier:
-    def __init__(self, graph: Graph, parts: int, own: OwnStatistics | None) -> None:
-        self.graph, self.parts, self.mesh, self.own = graph, parts, Mesh(((AXIS, parts),)), own
+    def __init__(
+        self, graph: Graph, parts: int, own: OwnStatistics | None, rows: Mapping[Value, MicroRows] = NO_ROWS
+    ) -> None:
+        self.graph, self.parts, self.mesh, self.own, self.rows = graph, parts, Mesh(((AXIS, parts),)), own, rows
         self.forms = Forms(graph, parts, {}, {}, set())
         self.from_data: set[Value] = set()
         self.makers = {value: node for node in graph.nodes for value in node.results}
@@ -138,6 +143,9 @@ class _Classifier:
 
     def _inputs(self) -> None:
         graph, of = self.graph, self.forms.of
+        if self.rows:
+            of.update({**dict.fromkeys(graph.inputs, ONCE), **self.rows})
+            return
         data = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == DATA]
         self.from_data.update(data)
         batched = [value for value in data if value.type.rank]
