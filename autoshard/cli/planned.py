@@ -139,7 +139,7 @@ class StageOptions:
             metavar="AXIS|MESHES|auto",
             help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of "
             "devices in turn: tp=2/dp=2,tp=2/tp=2, of unlike devices tp=2@h100/tp=4@a100; or auto: cuts, meshes, micro "
-            "batches unless given, and schedule are searched.",
+            "batches unless given, and schedule are searched, of unlike devices auto:4@h100/4@a100.",
         ),
     ] = None
     schedule: Annotated[
@@ -177,7 +177,7 @@ class StageOptions:
             if wrong:
                 raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
             return None
-        usual = AUTO if self.pipeline == AUTO else "1f1b"
+        usual = AUTO if self.pipeline.partition(":")[0] == AUTO else "1f1b"
         found = {"pipeline": self.pipeline, "schedule": self.schedule or usual, "chunks": self.chunks}
         return {**found, "stages": _stages(self.stage) if self.stage else None}
 

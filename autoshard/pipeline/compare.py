@@ -208,6 +208,8 @@ def default_pipelines(target: Any, meshes: Sequence[Mesh | str | None]) -> tuple
 def _meshes_of(pipeline: str, meshes: Sequence[Mesh | str | None]) -> list[Mesh | None]:
     """The meshes on which a pipeline is planned: where a search chooses them one for each number of devices."""
     known = [known_mesh(mesh) for mesh in meshes if mesh is not None]
+    if ":" in pipeline:
+        return [None]
     if pipeline == AUTO:
         return [Mesh.flat(count) for count in dict.fromkeys(mesh.devices for mesh in known)]
     return list(known) if "=" not in pipeline else [None]

@@ -22,7 +22,7 @@ from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stage_plans import QUICK, StageMemo, most_memory, planned_stages
 from autoshard.pipeline.stages.cut import cut_by_nodes
-from autoshard.pipeline.transfers.group import RankGroup, stacked
+from autoshard.pipeline.transfers.group import RankGroup, group_hardware, read_groups, stacked
 from autoshard.search import find_mode
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
@@ -43,21 +43,46 @@ MOST_WHOLE = 8
 
 def found_stages(
     traced: Traced,
+    pipeline: str,
     mesh: Mesh | str | None,
     mode: str,
     hardware: Hardware,
     passes: tuple[str, ...],
     chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None, str],
 ) -> PlannedPipeline:
-    """The fastest pipeline on so many devices as a mesh has, of these micro batches, schedules and statistics, within a
-    limit."""
-    if mesh is None:
+    """The fastest pipeline on so many devices as a mesh has, or as `pipeline` says and of these kinds, of these micro
+    batches, schedules and statistics, within a limit."""
+    kinds = _kinds(pipeline, hardware)
+    if mesh is None and not kinds:
         raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
-    devices, (counts, names, limit, statistics) = known_mesh(mesh).devices, chosen
+    devices = sum(count for count, _ in kinds) if mesh is None else known_mesh(mesh).devices
+    if kinds and devices != (said := sum(count for count, _ in kinds)):
+        raise PlanError(f"pipeline {pipeline!r} names {said} devices, and {devices} are given: leave the mesh out")
+    counts, names, limit, statistics = chosen
     everywhere = hardware.for_ranks(devices)
-    wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics)
+    wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics, kinds=kinds)
     find_mode(mode)
     return _StageFinder(traced, wanted, passes).find(mode)
+
+
+def is_auto(pipeline: object) -> bool:
+    """Whether stages are to be found: "auto", or "auto:" and devices of several kinds."""
+    return isinstance(pipeline, str) and pipeline.partition(":")[0] == AUTO
+
+
+def _kinds(pipeline: str, hardware: Hardware) -> tuple[tuple[int, str], ...]:
+    """How many devices there are of each kind: `auto:4@h100/8@a100`; () where the text does not say."""
+    _, colon, text = pipeline.partition(":")
+    if not colon:
+        return ()
+    groups = read_groups(text)
+    if any(not group.hardware for group in groups):
+        raise PlanError(
+            f"cannot read pipeline {pipeline!r}: each number of devices needs what they are; write e.g. "
+            f"'{AUTO}:4@h100/8@a100'"
+        )
+    group_hardware(groups, hardware)
+    return tuple((len(group.ranks), group.hardware) for group in groups)
 
 
 class _StageFinder:
@@ -71,6 +96,8 @@ class _StageFinder:
         """The fastest pipeline whose stages a mode plans; in the default mode many equal layers are searched by what
         one takes, too."""
         wanted, by_stages = self.wanted, partial(self._by_stages, mode)
+        if wanted.kinds:  # equal layers are not equal there
+            return by_stages(wanted.limit)
         layers = None if self.traced.annotations or mode != DEFAULT_SEARCH else RepeatedLayers.of(wanted.graph)
         if layers is None or not layers.are_equal or layers.count < MANY_LAYERS:
             return by_stages(wanted.limit)

@@ -13,7 +13,7 @@ from autoshard.frontends.targets import cuttable_target
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.exports.stages_file import check_same, load_stages
-from autoshard.pipeline.found_stages import AUTO, found_stages
+from autoshard.pipeline.found_stages import AUTO, found_stages, is_auto
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.schedules import SCHEDULES, check, load_schedule, make_schedule, schedule_kind
 from autoshard.pipeline.schedules.schedule import Schedule
@@ -62,7 +62,8 @@ def plan_pipeline(
             what is fastest by prediction of all cuts, numbers of devices and shapes of their meshes, micro batches
             (unless more than 1 are given) and schedules (of the name given, or "auto"), as far as the search comes,
             which `searched` tells. Of a model of many equal layers, unless a mode is given: of equal groups, named
-            plans for each, and layers made again or not.
+            plans for each, and layers made again or not. "auto:4@h100/8@a100": the same of unlike devices, in the
+            order of ranks; a group has those of one kind.
         micro_batches: into how many parts the batch is cut.
         schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
@@ -113,7 +114,7 @@ def plan_pipeline(
         found = _loaded(search, cuttable_target(target, inputs), hardware, passes, given)
         return _within(found, limit)
     stages = stages or _stages_of(target)
-    if pipeline == AUTO:
+    if is_auto(pipeline):
         fixed = {"chunks": chunks, "stages": stages, "options": options or None}
         if wrong := [name for name, value in fixed.items() if value is not None]:
             raise PlanError(f"pipeline {AUTO!r} finds the stages itself: leave out {' and '.join(wrong)}")
@@ -122,7 +123,7 @@ def plan_pipeline(
         traced = cuttable_target(target, inputs)
         chosen = counts, names, limit, statistics
         inner = DEFAULT_SEARCH if search in (None, AUTO) else search
-        return found_stages(traced, mesh, inner, hardware, passes, chosen)
+        return found_stages(traced, str(pipeline), mesh, inner, hardware, passes, chosen)
     groups = _groups(mesh, pipeline)
     if search == AUTO:
         raise PlanError(

@@ -64,9 +64,39 @@ def test_the_fastest_of_all_choices_is_found():
     assert "none of them is faster" in found.report()
 
 
+@pytest.mark.parametrize("kinds", ["1@h100/1@a100", "1@a100/1@h100"])
+def test_the_fastest_on_unlike_devices_is_found(kinds):
+    """All cuts, both orders of the kinds along the stages, micro batches and schedules."""
+    step = step_of(256, 512, 384, 640)
+    found = plan_pipeline(step, pipeline=f"auto:{kinds}", schedule="auto")
+    seconds = []
+    for groups, cut, micro, name in product(
+        ("d=1@h100/d=1@a100", "d=1@a100/d=1@h100"), ((1,), (2,), (1, 2), (1, 2, 2)), (1, 2), SCHEDULES
+    ):
+        stages = {f"{i}": sum(i >= one for one in cut) for i in range(3)}
+        settings = {"micro_batches": micro, "schedule": name, "chunks": (1 + max(stages.values())) // 2}
+        with suppress(AutoshardError):
+            seconds.append(plan_pipeline(step, pipeline=groups, stages=stages, **settings).price.seconds)
+    assert len(seconds) > 10
+    assert found.price.seconds <= min(seconds) * (1 + 1e-9)
+    assert {group.hardware for group in found.groups} == {"h100", "a100"}
+    of = dict(zip((0, 1), (one.partition("@")[2] for one in kinds.split("/")), strict=True))
+    assert all(of[rank] == group.hardware for group in found.groups for rank in group.ranks)
+
+
+def test_unlike_devices_are_dealt_by_kind():
+    every = list(choices([2, 4], [1.0] * 8, (2,), 6, speeds=(3.0, 1.0)))
+    for one in every:
+        by_kind = [sum(n for n, kind in zip(one.devices, one.kinds, strict=True) if kind == each) for each in (0, 1)]
+        assert by_kind == [2, 4]
+    assert {(one.devices, one.kinds) for one in every} >= {((2, 4), (0, 1)), ((4, 2), (1, 0)), ((1, 1, 4), (0, 0, 1))}
+    two = [one for one in choices([2, 2], [1.0] * 8, (2,), 2, speeds=(3.0, 1.0), most=4) if one.places == (0, 1)]
+    assert {(one.kinds, one.cuts) for one in two} == {((0, 1), (6,)), ((1, 0), (2,))}
+
+
 def test_least_seconds_are_below_every_schedule():
     rng = np.random.default_rng(3)
-    every = list(choices(4, [1.0] * 6, (2, 5), 4))
+    every = list(choices([4], [1.0] * 6, (2, 5), 4))
     for _ in range(100):
         forward, more = rng.uniform(size=6), rng.uniform(size=(2, 6))
         none = (0.0,) * 6
@@ -103,12 +133,12 @@ def test_choices_that_a_named_plan_does_not_fit_are_passed_over():
 
 def test_too_many_choices_are_those_near_even_cuts_of_every_kind():
     seconds = [1.0] * 20 + [5.0] * 4
-    found = list(choices(8, seconds, (1, 2), 8, most=2000))
+    found = list(choices([8], seconds, (1, 2), 8, most=2000))
     assert len(found) <= 2000 and len(set(found)) == len(found)
     assert {len(one.devices) for one in found} == {1, 2, 3, 4, 5, 6, 7, 8}
     straight = [one.cuts for one in found if one.devices == (2,) * 4 and len(one.places) == 4]
     assert (10, 20, 22) in straight and (1, 2, 3) not in straight
-    assert len(list(choices(4, seconds[:6], (1,), 4))) > len(list(choices(4, seconds[:6], (1,), 4, most=50)))
+    assert len(list(choices([4], seconds[:6], (1,), 4))) > len(list(choices([4], seconds[:6], (1,), 4, most=50)))
 
 
 def test_what_is_priced_guides_what_is_priced_next():
@@ -211,5 +241,12 @@ def test_searches_that_cannot_be():
     for settings, message in cases:
         with pytest.raises(PlanError, match=message):
             plan_pipeline(step, pipeline="auto", **settings)
+    for text, mesh, message in (
+        ("auto:4", None, "each number of devices needs what they are; write e.g. 'auto:4@h100/8@a100'"),
+        ("auto:1@h1000/1@a100", None, "h1000"),
+        ("auto:1@h100/1@a100", "4", "names 2 devices, and 4 are given"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            plan_pipeline(step, mesh=mesh, pipeline=text)
     with pytest.raises(MemoryLimitError, match=r"the least that one needs is .* holds .*\(.*weight"):
         plan_pipeline(step, mesh="1", pipeline="auto", schedule="auto", micro_batches=2, memory=100)

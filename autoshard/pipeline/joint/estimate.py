@@ -13,19 +13,23 @@ from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.schedules.simulate import Durations, simulate
 
+Devices = tuple[int, int]
+"""How many devices, and of which kind."""
+
 
 class Slowdowns:
-    """How many times longer groups of so many devices took for so many micro batches than if they shared all evenly."""
+    """How many times longer groups of so many devices of a kind took for so many micro batches than if they shared all
+    evenly."""
 
     def __init__(self) -> None:
-        self._sums: defaultdict[int, dict[int, tuple[float, float]]] = defaultdict(dict)
+        self._sums: defaultdict[Devices, dict[int, tuple[float, float]]] = defaultdict(dict)
 
-    def learn(self, devices: int, micro_batches: int, took: float, shared: float) -> None:
+    def learn(self, devices: Devices, micro_batches: int, took: float, shared: float) -> None:
         """Add what a group took."""
         before = self._sums[devices].get(micro_batches, (0.0, 0.0))
         self._sums[devices][micro_batches] = before[0] + took, before[1] + shared
 
-    def of(self, devices: int, micro_batches: int) -> float:
+    def of(self, devices: Devices, micro_batches: int) -> float:
         """That of groups of as many devices, with the next number of micro batches that is known; 1 where none is."""
         known = self._sums.get(devices)
         if not known:
@@ -49,23 +53,24 @@ class StageEstimates:
     def seconds(self, choice: StageChoice) -> float:
         """Seconds of a step by the fastest schedule."""
         stages, updates = self._stages(choice), self._updates(choice)
-        parts = [self._of_micro.of(choice.devices[group], choice.micro_batches) for group in choice.places]
+        devices = list(zip(choice.devices, choice.kind_of, strict=True))
+        parts = [self._of_micro.of(devices[group], choice.micro_batches) for group in choice.places]
         times = [tuple(one * part for one, part in zip(kind, parts, strict=True)) for kind in stages]
         durations = Durations(times[0], times[1], times[2], 0.0, *self._transfers(choice))
         tails = [
-            one * self._of_update.of(devices, choice.micro_batches)
-            for one, devices in zip(updates, choice.devices, strict=True)
+            one * self._of_update.of(some, choice.micro_batches) for one, some in zip(updates, devices, strict=True)
         ]
         return min(_seconds(order, durations, tails) for order in self.orders(choice))
 
     def learn(self, choice: StageChoice, price: PipelinePrice) -> None:
         """Expect of groups of as many devices what those of a planned pipeline take."""
+        devices = list(zip(choice.devices, choice.kind_of, strict=True))
         line, shared = price.durations, list(map(sum, zip(*self._stages(choice), strict=True)))
         took = map(sum, zip(line.forward, line.input_gradient, line.weight_gradient, strict=True))
         for group, one, least in zip(choice.places, took, shared, strict=True):
-            self._of_micro.learn(choice.devices[group], choice.micro_batches, float(one), least)
-        for devices, one, least in zip(choice.devices, price.updates, self._updates(choice), strict=True):
-            self._of_update.learn(devices, choice.micro_batches, one, least)
+            self._of_micro.learn(devices[group], choice.micro_batches, float(one), least)
+        for some, one, least in zip(devices, price.updates, self._updates(choice), strict=True):
+            self._of_update.learn(some, choice.micro_batches, one, least)
 
     def _stages(self, choice: StageChoice) -> tuple[list[float], list[float], list[float]]:
         """Seconds of each stage forward, for gradients of its input and of its weights, shared evenly. The first one
@@ -73,9 +78,10 @@ class StageEstimates:
         work, edges = self.work[choice.micro_batches], choice.edges(len(self.work[choice.micro_batches].nbytes))
         found: tuple[list[float], list[float], list[float]] = [], [], []
         for (start, end), group in zip(pairwise(edges), choice.places, strict=True):
-            whole = sum(work.whole[start:end])
-            share = shared_seconds(work.whole[start:end], work.started[start:end], choice.devices[group])
-            times = [sum(kind[start:end]) * share / whole if whole else 0.0 for kind in work.actions]
+            own = work.on(choice.kind_of[group])
+            whole = sum(own.whole[start:end])
+            share = shared_seconds(own.whole[start:end], own.started[start:end], choice.devices[group])
+            times = [sum(kind[start:end]) * share / whole if whole else 0.0 for kind in own.actions]
             if start == 0:
                 times = [times[0], 0.0, times[1] + times[2]]
             for some, one in zip(found, times, strict=True):
@@ -87,7 +93,8 @@ class StageEstimates:
         work = self.work[choice.micro_batches]
         found = [0.0] * len(choice.devices)
         for (start, end), group in zip(pairwise(choice.edges(len(work.nbytes))), choice.places, strict=True):
-            share = work.update[start:end], work.update_started[start:end], choice.devices[group]
+            own = work.on(choice.kind_of[group])
+            share = own.update[start:end], own.update_started[start:end], choice.devices[group]
             found[group] += shared_seconds(*share)
         return found
 

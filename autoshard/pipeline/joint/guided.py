@@ -1,6 +1,6 @@
 """The order in which choices are priced: by what is expected of them, from rough to close, and what came of others.
 
-kind = devices of each group, group of each stage, micro batches; its choices cut elsewhere
+kind = devices of each group and of which kind, group of each stage, micro batches; its choices cut elsewhere
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Expected:
     @property
     def kind(self) -> tuple:
         """What it has in common with choices that cut elsewhere."""
-        return self.choice.devices, self.choice.places, self.choice.micro_batches
+        return self.choice.devices, self.choice.kinds, self.choice.places, self.choice.micro_batches
 
 
 class GuidedOrder:

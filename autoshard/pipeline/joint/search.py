@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -25,7 +25,7 @@ from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import GraphError, MemoryLimitError, PlanError, ScheduleError, StageError
-from costmodel import Hardware, format_bytes
+from costmodel import Hardware, format_bytes, preset
 
 MOST_SHAPES = 16
 """Shapes of the meshes of all groups of a choice that are tried at most; of more, groups of one size have one shape."""
@@ -55,6 +55,8 @@ class StageRequest:
         limit: bytes of a device; None: no limit.
         most: pipelines that are planned at most.
         statistics: as `transform.micro.accumulate` takes them.
+        kinds: where devices are unlike how many there are of each kind, in the order of ranks, and its name; `hardware`
+            has the links that join all then.
     """
 
     graph: Graph
@@ -65,6 +67,12 @@ class StageRequest:
     limit: int | None = None
     most: int = MOST_PRICED
     statistics: str = BATCH
+    kinds: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def first(self) -> Hardware:
+        """What the first devices are."""
+        return preset(self.kinds[0][1]).for_ranks(self.kinds[0][0]) if self.kinds else self.hardware
 
 
 class PricedPipeline(Protocol):
@@ -136,7 +144,7 @@ class _StageSearch(Generic[Found]):
         self.wanted, self.thorough, self.quick = wanted, planned, quick
         self.planned = quick or planned
         self.steps = _steps(wanted)
-        self.blocks = {count: blocks_of(step, wanted.hardware) for count, step in self.steps.items()}
+        self.blocks = {count: blocks_of(step, wanted.first) for count, step in self.steps.items()}
         self.work = {count: self._work(count) for count in self.steps}
         self.best: Found | None = None
         self.least: tuple[int, Found] | None = None
@@ -185,8 +193,8 @@ class _StageSearch(Generic[Found]):
     def _choices(self) -> Iterator[Expected]:
         counts = tuple(self.steps)
         fewest = min(counts, key=lambda count: self.blocks[count].count)
-        seconds = self.work[fewest].whole
-        for choice in choices(self.wanted.devices, seconds, counts, most_groups=self.wanted.devices):
+        work, devices = self.work[fewest], [count for count, _ in self.wanted.kinds] or [self.wanted.devices]
+        for choice in choices(devices, work.whole, counts, most_groups=self.wanted.devices, speeds=work.speeds):
             if self._schedules(choice):
                 work = self.work[choice.micro_batches]
                 yield Expected(choice, work.least_seconds(choice), *work.expected(choice))
@@ -195,12 +203,24 @@ class _StageSearch(Generic[Found]):
         """The meshes of the groups, in all shapes."""
         each = [_meshes(size) for size in choice.devices]
         if math.prod(map(len, each)) <= MOST_SHAPES:
-            yield from map(stacked, itertools.product(*each))
+            for meshes in itertools.product(*each):
+                yield self._laid(meshes, choice)
             return
         sizes = sorted(set(choice.devices))
         for meshes in itertools.product(*(_meshes(size) for size in sizes)):
             of = dict(zip(sizes, meshes, strict=True))
-            yield stacked([of[size] for size in choice.devices])
+            yield self._laid([of[size] for size in choice.devices], choice)
+
+    def _laid(self, meshes: Sequence[Mesh], choice: StageChoice) -> tuple[RankGroup, ...]:
+        """Groups of these meshes on the ranks of their kinds."""
+        if not self.wanted.kinds:
+            return stacked(meshes)
+        free = [0, *itertools.accumulate(count for count, _ in self.wanted.kinds)]
+        found = []
+        for mesh, kind in zip(meshes, choice.kinds, strict=True):
+            start, free[kind] = free[kind], free[kind] + mesh.devices
+            found.append(RankGroup(mesh, tuple(range(start, free[kind])), self.wanted.kinds[kind][1]))
+        return tuple(found)
 
     def _schedules(self, choice: StageChoice) -> tuple[Schedule, ...]:
         """The schedules that place stages so."""
@@ -278,9 +298,15 @@ class _StageSearch(Generic[Found]):
         raise none_keeps(self.wanted, *self.least)
 
     def _work(self, count: int) -> BlockWork:
+        """What each block takes on one device of each kind."""
+        kinds = [name for _, name in self.wanted.kinds] or [""]
+        first, *others = [self._work_on(count, kind) for kind in kinds]
+        return replace(first, others=tuple(others))
+
+    def _work_on(self, count: int, kind: str) -> BlockWork:
         """What each block takes on one device, planned alone."""
         blocks, step = self.blocks[count], self.steps[count]
-        groups = stacked([Mesh.flat(1)] * blocks.count)
+        groups = stacked([Mesh.flat(1)] * blocks.count, [kind] * blocks.count)
         stages = blocks.stages(range(1, blocks.count))
         one = self.planned(step, stages, make_schedule("gpipe", blocks.count, count), groups, None)
         line = one.price.durations

@@ -1,6 +1,7 @@
 """Choices of stages, and seconds that a step of each takes at least.
 
-    choice = micro batches, devices of each group, how stages lie on the groups (straight, looped, in V form), cuts
+    choice = micro batches, devices of each group (and where there are several kinds, of which), how stages lie on the
+             groups (straight, looped, in V form), cuts
 
 Its least seconds are those of its busiest group: what lies before the group's first stage, and all its work, if its
 devices share it evenly, nothing is sent and nobody waits. How the devices of a group form a mesh is no part of it.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, combinations, islice, pairwise, product
+from itertools import accumulate, chain, combinations, islice, pairwise, permutations, product
 from math import comb, prod
 
 MOST_CHOICES = 1 << 16
@@ -24,12 +25,19 @@ MOST_KINDS = 1 << 10
 
 @dataclass(frozen=True)
 class StageChoice:
-    """Where stages begin (block numbers, the first left out), devices by group, and the group of each stage."""
+    """Where stages begin (block numbers, the first left out), devices by group, the group of each stage, and the kind
+    of each group's devices; () where all are of one kind."""
 
     micro_batches: int
     devices: tuple[int, ...]
     places: tuple[int, ...]
     cuts: tuple[int, ...]
+    kinds: tuple[int, ...] = ()
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """The kind of each group's devices."""
+        return self.kinds or (0,) * len(self.devices)
 
     def edges(self, blocks: int) -> tuple[int, ...]:
         """Where stages begin and end, of so many blocks."""
@@ -38,7 +46,7 @@ class StageChoice:
 
 @dataclass(frozen=True)
 class BlockWork:
-    """What is expected of choices: what each block takes on one device.
+    """What is expected of choices: what each block takes on one device, of the first kind if there are several.
 
     Attributes:
         actions: seconds of a micro batch forward, for gradients of inputs and of weights.
@@ -48,6 +56,7 @@ class BlockWork:
         nbytes: parameters, states and gradients.
         kept: bytes that a micro batch leaves for its backward pass.
         onward, back: seconds of what is sent from each block to the next, and back to it from there.
+        others: the same on devices of the other kinds.
     """
 
     actions: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
@@ -58,21 +67,36 @@ class BlockWork:
     kept: tuple[float, ...]
     onward: tuple[float, ...]
     back: tuple[float, ...]
+    others: tuple[BlockWork, ...] = ()
 
     @cached_property
     def whole(self) -> tuple[float, ...]:
         """Seconds of each block for one micro batch, in all."""
         return tuple(map(sum, zip(*self.actions, strict=True)))
 
+    @cached_property
+    def done(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Seconds of a micro batch forward, and in all, before each block and behind the last."""
+        return (0.0, *accumulate(self.actions[0])), (0.0, *accumulate(self.whole))
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """How many times faster than the first each kind of devices is."""
+        return tuple(sum(self.whole) / (sum(self.on(kind).whole) or 1.0) for kind in range(1 + len(self.others)))
+
+    def on(self, kind: int) -> BlockWork:
+        """What blocks take on devices of that kind."""
+        return self.others[kind - 1] if kind else self
+
     def least_seconds(self, choice: StageChoice) -> float:
         """Seconds that a step of a choice takes at least."""
-        forward, whole = ((0.0, *accumulate(one)) for one in (self.actions[0], self.whole))
+        done = [self.on(kind).done for kind in choice.kind_of]
         edges = choice.edges(len(self.whole))
         busy = [0.0] * len(choice.devices)
         heads: dict[int, float] = {}
         head = 0.0
         for stage, group in enumerate(choice.places):
-            share = choice.devices[group]
+            share, (forward, whole) = choice.devices[group], done[group]
             heads.setdefault(group, head)
             busy[group] += (whole[edges[stage + 1]] - whole[edges[stage]]) / share
             head += (forward[edges[stage + 1]] - forward[edges[stage]]) / share
@@ -82,16 +106,17 @@ class BlockWork:
         """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all and as
         many micro batches wait for their backward pass as 1F1B has there."""
         edges = choice.edges(len(self.nbytes))
-        groups = range(len(choice.devices))
+        groups, kinds = range(len(choice.devices)), [self.on(kind) for kind in choice.kind_of]
         busy, update, nbytes = ([0.0 for _ in groups] for _ in range(3))
         heads: dict[int, float] = {}
         trip = 0.0  # of one micro batch, there and back
         for stage, group in enumerate(choice.places):
             share, span = choice.devices[group], slice(edges[stage], edges[stage + 1])
             heads.setdefault(group, trip)
-            one = shared_seconds(self.whole[span], self.started[span], share)
+            work = kinds[group]
+            one = shared_seconds(work.whole[span], work.started[span], share)
             trip, busy[group] = trip + one, busy[group] + one
-            update[group] += shared_seconds(self.update[span], self.update_started[span], share)
+            update[group] += shared_seconds(work.update[span], work.update_started[span], share)
             waiting = min(choice.micro_batches, len(groups) - group)
             nbytes[group] += (sum(self.nbytes[span]) + waiting * sum(self.kept[span])) / share
         ends = (max(trip, heads[group] + choice.micro_batches * busy[group]) + update[group] for group in groups)
@@ -134,29 +159,60 @@ def placements(groups: int) -> Iterator[tuple[int, ...]]:
         yield (*straight, *reversed(straight))
 
 
+Dealt = tuple[tuple[int, ...], tuple[int, ...]]
+"""The devices of each group, and their kinds."""
+
+
 def choices(
-    devices: int, seconds: Sequence[float], micro_batches: Sequence[int], most_groups: int, most: int = MOST_CHOICES
+    devices: Sequence[int],
+    seconds: Sequence[float],
+    micro_batches: Sequence[int],
+    most_groups: int,
+    most: int = MOST_CHOICES,
+    speeds: Sequence[float] = (1.0,),
 ) -> Iterator[StageChoice]:
     """All of them, or of too many those that cut near where stages share the work evenly, on equal groups first.
 
     Args:
+        devices: how many there are of each kind.
         seconds: of each block.
         most: how many there are at most.
+        speeds: how many times faster than the first each kind of devices is.
     """
-    kinds = list(islice(_kinds(devices, min(devices, len(seconds), most_groups), len(seconds)), MOST_KINDS))
-    room = max(1, most // (len(kinds) * len(micro_batches)))
-    for split, places in kinds:
-        for cuts in cuts_near(tuple(split[group] / places.count(group) for group in places), seconds, room):
-            yield from (StageChoice(count, split, places, cuts) for count in micro_batches)
+    ways = list(islice(_ways(devices, min(sum(devices), len(seconds), most_groups), len(seconds)), MOST_KINDS))
+    room = max(1, most // (len(ways) * len(micro_batches)))
+    for split, kinds, places in ways:
+        shares = tuple(split[group] * speeds[kinds[group]] / places.count(group) for group in places)
+        for cuts in cuts_near(shares, seconds, room):
+            own = kinds if len(devices) > 1 else ()
+            yield from (StageChoice(count, split, places, cuts, own) for count in micro_batches)
 
 
-def _kinds(devices: int, most_groups: int, blocks: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Devices of each group and the group of each stage: equal groups, then others."""
+def _ways(
+    devices: Sequence[int], most_groups: int, blocks: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    """Devices of each group, their kinds, and the group of each stage: equal groups of each kind, then others."""
     for equal in (True, False):
-        for groups in range(1, most_groups + 1):
-            alike = [(devices // groups,) * groups] if devices % groups == 0 else []
-            for split in alike if equal else (one for one in splits(devices, groups) if one not in alike):
-                yield from ((split, places) for places in placements(groups) if len(places) <= blocks)
+        for groups in range(len(devices), most_groups + 1):
+            for split, kinds in _dealt(devices, groups, equal):
+                yield from ((split, kinds, places) for places in placements(groups) if len(places) <= blocks)
+
+
+def _dealt(devices: Sequence[int], groups: int, equal: bool) -> Iterator[Dealt]:
+    """All devices in so many groups, each of one kind, one kind behind the other: of each in equal groups, or not."""
+    for order in permutations(range(len(devices))):
+        for counts in _sums(groups, len(devices)):
+            each = [list(splits(devices[kind], count)) for kind, count in zip(order, counts, strict=True)]
+            for parts in product(*each):
+                if all(len(set(part)) == 1 for part in parts) == equal:
+                    kinds = [(kind,) * count for kind, count in zip(order, counts, strict=True)]
+                    yield tuple(chain(*parts)), tuple(chain(*kinds))
+
+
+def _sums(total: int, count: int) -> Iterator[tuple[int, ...]]:
+    """So many numbers from 1 on with that sum."""
+    for cuts in combinations(range(1, total), count - 1):
+        yield tuple(end - start for start, end in pairwise((0, *cuts, total)))
 
 
 def cuts_near(shares: Sequence[float], seconds: Sequence[float], room: int) -> Iterator[tuple[int, ...]]:
