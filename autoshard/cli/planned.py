@@ -38,7 +38,7 @@ HardwareName = Annotated[
     typer.Option(
         metavar="NAME",
         help="Whose times to reckon with: `autoshard hardware` lists them; or `calibrated`, a FILE.json, or a"
-        " cluster's FILE.toml.",
+        " cluster's FILE.toml; with what makes the programs: h100:eager, h100:inductor (torch.compile), tpu_v5p:xla.",
     ),
 ]
 DatasetStrategy = Annotated[

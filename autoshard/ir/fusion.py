@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
-from autoshard.ir.graph import Graph, KernelTraffic, Node, Value
+from autoshard.ir.graph import DATA, Graph, KernelTraffic, Node, Region, Value
 
 STATISTIC = 64
 """A tensor that is so many times smaller than another is a statistic of it, or what is spread over it."""
@@ -32,8 +32,27 @@ def fused(graph: Graph, how: str = "xla") -> tuple[Graph, dict[Node, Node]]:
             element-wise chains, and a softmax of scores in 16 bits with what leads to it (Narayanan et al. 2021,
             section 4.2); "eager" runs each operator by itself, where views cost nothing.
     """
-    became = {node: replace(node, traffic=of) for node, of in kernel_traffic(graph, how).items()}
-    return replace(graph, nodes=tuple(became.get(node, node) for node in graph.nodes)), became
+    became: dict[Node, Node] = {}
+    return replace(graph, nodes=_told(graph, how, became)), became
+
+
+def _told(graph: Graph, how: str, became: dict[Node, Node]) -> tuple[Node, ...]:
+    """The nodes of a graph, which know their traffic, those of its loops and branches too; kernels end at borders."""
+    traffic = kernel_traffic(graph, how)
+    for node in graph.nodes:
+        of = traffic.get(node)
+        became[node] = (
+            node.with_regions(lambda region: _region_told(region, how, became))
+            if of is None
+            else replace(node, traffic=of)
+        )
+    return tuple(became[node] for node in graph.nodes)
+
+
+def _region_told(region: Region, how: str, became: dict[Node, Node]) -> Region:
+    inputs = (*region.args, *region.captured)
+    inside = Graph("", inputs, region.nodes, region.outputs, (DATA,) * len(inputs))
+    return region.with_nodes(_told(inside, how, became))
 
 
 def kernel_traffic(graph: Graph, how: str) -> dict[Node, KernelTraffic]:
