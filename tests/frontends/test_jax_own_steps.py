@@ -246,6 +246,29 @@ def test_what_jax_compiles_outside_has_no_marks() -> None:
     np.testing.assert_allclose(slopes(w, x), wanted, rtol=1e-5)
 
 
+def test_new_values_of_one_kind_are_told_apart_by_their_order() -> None:
+    """That of the arguments, not of their names."""
+
+    def step(params: Any, average: Any, x: Any) -> Any:
+        value, grads = jax.value_and_grad(lambda p: jnp.mean(jnp.tanh(x @ p["w"]) ** 2))(params)
+        params = jax.tree.map(lambda one, slope: one - slope, params, grads)
+        return params, jax.tree.map(lambda one, other: 0.9 * one + 0.1 * other, average, params), value
+
+    held = ({"w": f(WIDE, 6)}, {"w": f(WIDE, 6)})
+    for numbers in ((0, 1), (1, 0)):
+        model: Any = ash.from_jax(step, *held, f(8, WIDE), donate_argnums=numbers)
+        wanted = step(*held, model.example_arrays[0])
+        assert dict(zip([one.name for one in model.traced.graph.inputs], model.traced.graph.roles, strict=True)) == {
+            "x": "data", "params.w": "parameter", "average.w": "state"
+        }  # fmt: skip
+        planned = ash.plan(model, mesh="d=2")
+        with kept(planned.traced.parameters.values()):
+            planned.run(*model.example_arrays)
+            found = model.training_state()
+            for name, want in zip(("params.w", "average.w"), wanted, strict=False):
+                np.testing.assert_allclose(found[name], want["w"], rtol=1e-5, atol=1e-6)
+
+
 def returns(step: str, params: Any, state: Any, x: Any, y: Any) -> Any:
     value, grads = jax.value_and_grad(loss)(params, x, y)
     params, state = updated(params, state, grads)

@@ -45,14 +45,17 @@ def step_source(function: Callable, args: tuple, donated: Sequence[int]) -> tupl
                 f"from_jax: donate_argnums has {number}, but {len(args)} arguments are given by position "
                 f"({', '.join(names)}); they count from 0"
             )
-    held = {names[i]: jax.tree.map(_as_array, args[i]) for i in dict.fromkeys(donated)}
-    places = {names[i]: i for i in dict.fromkeys(donated)}
+    places = {names[i]: i for i in sorted({*donated})}
+    held = {one: jax.tree.map(_as_array, args[i]) for one, i in places.items()}
     # What is compiled for itself may take numbers for arrays, and not again what it took once.
     function = function.__wrapped__ if hasattr(function, "lower") and hasattr(function, "__wrapped__") else function
     name = getattr(function, "__name__", type(function).__name__).replace("<lambda>", "step")
 
     def step(held: Mapping[str, Any], *others: Any, **kwargs: Any) -> tuple[Any, Any]:
-        given, rest = dict(zip(places.values(), (held[one] for one in places), strict=True)), iter(others)
+        held = {
+            one: held[one] for one in places
+        }  # JAX sorts dicts by their keys; new values come in the arguments' order
+        given, rest = dict(zip(places.values(), held.values(), strict=True)), iter(others)
         found = function(*(given[i] if i in given else next(rest) for i in range(len(args))), **kwargs)
         return _without_new(found, held, name)
 
