@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import autoshard as ash
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.ir.text import parse, show, show_value
 from autoshard.ir.verify import verify
@@ -115,6 +116,19 @@ func.func @main(%arg0: tensor<6x4xf32>) -> tensor<6x4xf32> {
   return %0 : tensor<6x4xf32>
 }
 """
+
+
+@pytest.mark.parametrize("search", ["sharding_propagation", "factor"])
+def test_in_a_call_whose_result_is_wanted_otherwise(search: str) -> None:
+    """The loop carries what the manual computation takes, split along both axes, and that leaves it along one."""
+    layer = manual(lambda a, b: jnp.tanh(lax.psum(a @ b, "y")), in_specs=(P("x", "y"), P("y")), out_specs=P("x"))
+
+    def program(x, weights):
+        return lax.scan(lambda x, w: (layer(x, w), None), x, weights)[0]
+
+    x, weights = floats(0, 6, 8), floats(1, 3, 8, 8) / 4
+    planned = ash.plan(from_jax(program, x, weights), search=search)
+    np.testing.assert_allclose(planned.run(x, weights)[0], program(x, weights), 1e-5, 1e-5)
 
 
 def test_terms_along_an_unreduced_axis_are_summed() -> None:

@@ -93,9 +93,10 @@ class PropagatedShardings:
     def sharding(self, value: Value) -> TensorSharding:
         """ANY if the copies of a constant differ; None for what says nothing."""
         found = dict.fromkeys(map(get_sharding, self.vals(value)))
-        if len(found) > 1:
-            return ANY
-        sharding = next(iter(found), None)
+        return ANY if len(found) > 1 else self._checked(next(iter(found), None), value)
+
+    def _checked(self, sharding: Sharding | None, value: Value) -> Sharding | None:
+        """What is known to be on the plan's mesh; None for what says nothing."""
         if sharding is not None and sharding.used and sharding.mesh is not self.problem.mesh:
             raise PlanError(
                 f"{value.name} has the sharding {sharding} on mesh '{sharding.mesh}', but the plan is for "
@@ -121,13 +122,22 @@ class PropagatedShardings:
         if edge is None:
             return None
         owner = edge.targets[0]
-        if edge.crosses != INTO:
-            wish = self.sharding(value_at(node, owner))
+        value = value_at(node, owner)
+        if not edge.crosses:
+            wish = self.sharding(value)
             return wish if isinstance(wish, Sharding) else None
-        vals = self.vals(value_at(node, owner))
-        block = vals[0].owner if vals else None
-        attrs = block.owner.attrs if isinstance(block, Block) else node.attrs
-        return attrs["in_shardings"][owner.index]
+        op = self._holding(node)
+        if edge.crosses == INTO:
+            return (node.attrs if op is None else op.attrs)["in_shardings"][owner.index]
+        # Where a call returns it, the value is the call's, whose sharding may be another.
+        left = node.attrs["out_shardings"][owner.index] if op is None else get_sharding(op.results[owner.index])
+        return self._checked(left, value)
+
+    def _holding(self, node: Node) -> Operation | None:
+        """The operation of the working copy that a node with regions came from, known by the arguments of these."""
+        vals = (val for region in node.regions for value in region.args for val in self.vals(value))
+        block = next((val.owner for val in vals), None)
+        return block.owner if isinstance(block, Block) else None
 
     def cause(self, values: list[Value], besides: str = "") -> tuple[str, tuple[str, ...]]:
         """Whether it was asked of the values to be split, and the operators but `besides` that split them otherwise."""
