@@ -152,6 +152,20 @@ def test_a_function_of_parameters() -> None:
     np.testing.assert_allclose(found, gated(gated_params(), X, floats(4, 6, 8), 2.0, mode="relu"), 1e-4, 1e-4)
 
 
+def test_arguments_by_name_are_called_so() -> None:
+    """Whatever the order in which they are given."""
+    given = {"zoom": jnp.ones(8), "angle": {"y": jnp.ones(3), "x": jnp.ones(5)}}
+
+    def net(params: Any, x: Any, *, zoom: Any, angle: Any) -> Any:
+        return (x @ params["w"] * zoom).sum() * angle["y"].sum() + angle["x"].sum()
+
+    model: Any = ash.from_jax(net, jnp.ones((4, 6)), params={"w": jnp.ones((6, 8))}, **given)
+    found = {value.name: value.type.shape for value in model.traced.graph.inputs}
+    assert found == {"x": (4, 6), "angle_x": (5,), "angle_y": (3,), "zoom": (8,), "w": (6, 8)}
+    planned = ash.plan(model, mesh="d=2")
+    assert planned.run(*model.arrays(jnp.ones((4, 6)), **given)) == model.reference()[0]
+
+
 def test_without_parameters_it_is_a_module_as_before() -> None:
     imported = ash.from_jax(gated, gated_params(), X)
     assert [value.name for value in imported.graph.inputs][-2:] == ["params['stack']", "x"]

@@ -140,7 +140,7 @@ def _nnx(module: Any, params: Any) -> JaxSource:
 def argument_names(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """All arguments with their names, those by position first."""
+    """All arguments with their names: those by position, then the others in the order that JAX flattens a dict in."""
     names: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -148,4 +148,4 @@ def argument_names(
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
     names += [f"arg{i}" for i in range(len(names), len(args))]
-    return [*zip(names, args, strict=False), *kwargs.items()]
+    return [*zip(names, args, strict=False), *sorted(kwargs.items())]
