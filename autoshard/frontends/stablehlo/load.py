@@ -88,13 +88,16 @@ def _portable(data: bytes, file: str) -> Any:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
+    from autoshard.frontends.stablehlo.locations import mlir_reason
+
     with make_ir_context() as context:
         # As when text is parsed: threads that report errors can deadlock with the interpreter's lock.
         context.enable_multithreading(False)
         try:
             return stablehlo.deserialize_portable_artifact(context, data)
         except (ir.MLIRError, ValueError, RuntimeError) as error:
-            raise ParseError(f"cannot read {file or 'this'} as a StableHLO artifact: {error}") from None
+            reason = mlir_reason(error, file)
+            raise ParseError(f"cannot read {file or 'this'} as a StableHLO artifact: {reason}") from None
 
 
 def _module_of(source: Any) -> Any:

@@ -42,6 +42,33 @@ class Locations:
         return Source(shown(file), line, linecache.getline(file, line).strip() if file != self.file else "")
 
 
+def mlir_reason(error: Exception, file: str) -> str:
+    """What MLIR reports, in one line with where it is; notes that repeat the program are left out.
+
+    Args:
+        file: what to call the module's own text; '' if nobody knows it.
+    """
+    for one in getattr(error, "error_diagnostics", ()):
+        notes = (_reported(note, file) for note in one.notes if not note.message.startswith(_LONG_NOTES))
+        return "; ".join((_reported(one, file), *notes))
+    return " ".join(str(error).split())
+
+
+# They hold whole operations, and all dialects that there are.
+_LONG_NOTES = ("see current operation", "Available dialects")
+
+
+def _reported(diagnostic: Any, file: str) -> str:
+    message, location = " ".join(diagnostic.message.split()), diagnostic.location
+    place = innermost(ir.Location.from_attr(location.attr, location.context))  # a diagnostic's has no kind
+    if place is None or not place.start_line:  # of bytecode
+        return message
+    own = place.filename in _NO_FILE
+    if own and not file:
+        return f"{message} (line {place.start_line}, column {place.start_col})"
+    return f"{message} ({file if own else shown(place.filename)}:{place.start_line}:{place.start_col})"
+
+
 def argument_name(location: Any) -> str:
     """The name of an argument, '' where the location says something else of it."""
     is_plain = isinstance(location, ir.NameLoc) and isinstance(location.child_loc, ir.UnknownLoc)

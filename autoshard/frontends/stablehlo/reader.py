@@ -23,7 +23,7 @@ from autoshard.core.tensortype import TOKEN, TensorType
 from autoshard.frontends.stablehlo.attributes import CONSTRAINT, any_tensor_type, attribute, tensor_type
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
 from autoshard.frontends.stablehlo.imported import Imported
-from autoshard.frontends.stablehlo.locations import Locations, argument_name
+from autoshard.frontends.stablehlo.locations import Locations, argument_name, mlir_reason
 from autoshard.frontends.stablehlo.nesting import BYTECODE, DEEPEST, is_deep
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
@@ -60,7 +60,7 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
         file: what to call it in errors.
 
     Raises:
-        ParseError: MLIR does not accept the text; the message is MLIR's.
+        ParseError: MLIR does not accept the text; the message is MLIR's, with the place.
     """
     if not text.strip():
         raise ParseError(f"cannot read {file or 'an empty text'} as a StableHLO module: there is nothing in it")
@@ -75,8 +75,8 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
         try:
             return ir.Module.parse(text)
         except (ir.MLIRError, ValueError) as error:
-            message = str(error).replace('"-":', f'"{file}":' if file else '"-":')
-            raise ParseError(f"cannot read {file or 'this'} as a StableHLO module: {message}") from None
+            reason = mlir_reason(error, file)
+            raise ParseError(f"cannot read {file or 'this'} as a StableHLO module: {reason}") from None
 
 
 def read_module(module: Any, file: str = "", *, dynamic: bool = False) -> Imported:
