@@ -269,6 +269,42 @@ def test_new_values_of_one_kind_are_told_apart_by_their_order() -> None:
                 np.testing.assert_allclose(found[name], want["w"], rtol=1e-5, atol=1e-6)
 
 
+def scaled(p: Any, scale: Any, x: Any) -> Any:
+    """With a scale of the loss that is kept, and a loss of its type."""
+    value, slope = jax.value_and_grad(lambda p: jnp.sum(jnp.sin(x @ p)) * scale)(p)
+    return p - 0.1 * slope / scale, scale * 2, value / scale
+
+
+def named(p: Any, scale: Any, x: Any) -> Any:
+    return dict(zip(("p", "scale", "loss"), scaled(p, scale, x), strict=True))
+
+
+@pytest.mark.parametrize(("step", "donated"), [(scaled, {0: 0, 1: "1"}), (named, (0, 1))])
+def test_new_values_are_where_it_is_said_or_called_so(step: Callable, donated: Any) -> None:
+    p, scale, x = f(6, 4), jnp.float32(8), f(5, 6)
+    model: Any = ash.from_jax(step, p, scale, x, donate_argnums=donated)
+    planned = ash.plan(model, mesh="d=2")
+    new, doubled, first = scaled(p, scale, x)
+    with kept(planned.traced.parameters.values()):
+        np.testing.assert_allclose(planned.run(x), first, rtol=1e-5)
+        assert model.training_state()["scale"] == doubled
+        np.testing.assert_allclose(planned.run(x), scaled(new, doubled, x)[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("donated", "told"),
+    [
+        ((0, 1), r"types of scale its result has 2 parts \(1, 2\); .*as in donate_argnums={0: 0, 1: 2}"),
+        ({0: 0, 1: 7}, "new value of scale is part '7' of what scaled returns, which has, .*, the parts 1, 2"),
+        ({0: 2, 1: 1}, "new value of p is part '2' of .* which is of another structure or type; 0 would fit"),
+    ],
+)
+def test_places_that_are_missing_or_wrong_are_told(donated: Any, told: str) -> None:
+    model: Any = ash.from_jax(scaled, f(6, 4), jnp.float32(8), f(5, 6), donate_argnums=donated)
+    with pytest.raises(GraphError, match=told):
+        _ = model.traced
+
+
 def returns(step: str, params: Any, state: Any, x: Any, y: Any) -> Any:
     value, grads = jax.value_and_grad(loss)(params, x, y)
     params, state = updated(params, state, grads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.engines.extras import need
@@ -23,7 +23,7 @@ def from_jax(
     optimizer: Any = None,
     gradients: str = "autoshard",
     name: str | None = None,
-    donate_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] | Mapping[int, int | str] = (),
     **kwargs: Any,
 ) -> Imported | JaxModel:
     """Import a JAX function or a flax module.
@@ -56,7 +56,8 @@ def from_jax(
             `jax.value_and_grad`, and updates): the arguments that it returns new values of, as of `jax.jit`. They are
             what is trained, and its states, and called after the arguments (`params.w1`); the devices keep them from
             run to run, and what is left of the result is returned. New values are found by the structure of the
-            arguments, several of one structure in their order.
+            arguments, several of one structure in their order, in a dict by the arguments' names; or a dict says where
+            they are: `{0: 0, 1: 1, 2: "scale"}` for parts 0 and 1, and the part "scale"; "1.scale" is inside of one.
         name: what the graph is called; by default the function or the module's class.
 
     Raises:
@@ -74,7 +75,7 @@ def from_jax(
     need("jax", "importing a JAX function")
     from autoshard.frontends.jax.sources import is_module
 
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    donated = _donated(donate_argnums)
     if donated:
         if params is not None or loss is not None or optimizer is not None or is_module(function):
             raise GraphError(
@@ -87,6 +88,13 @@ def from_jax(
             raise GraphError("from_jax: a loss or an optimizer needs the parameters; give params=, the first argument")
         return _lowered(function, args, kwargs)
     return _model(function, args, kwargs, params, loss, optimizer, gradients, name)
+
+
+def _donated(given: int | Sequence[int] | Mapping[int, int | str]) -> dict[int, str]:
+    """The numbers of donated arguments, and where their new values are, '' where nobody says it."""
+    if isinstance(given, Mapping):
+        return {number: str(path) for number, path in given.items()}
+    return dict.fromkeys((given,) if isinstance(given, int) else given, "")
 
 
 def _lowered(function: Any, args: tuple, kwargs: dict[str, Any]) -> Imported:
@@ -115,7 +123,7 @@ def _model(
 
 
 def _step(
-    function: Any, args: tuple, kwargs: dict[str, Any], donated: tuple[int, ...], gradients: str, name: str | None
+    function: Any, args: tuple, kwargs: dict[str, Any], donated: dict[int, str], gradients: str, name: str | None
 ) -> JaxModel:
     from autoshard.frontends.jax.model import JaxModel
     from autoshard.frontends.jax.steps import step_source

@@ -31,8 +31,11 @@ Path = tuple[Any, ...]
 # -- what it keeps
 
 
-def step_source(function: Callable, args: tuple, donated: Sequence[int]) -> tuple[JaxSource, tuple]:
+def step_source(function: Callable, args: tuple, donated: Mapping[int, str]) -> tuple[JaxSource, tuple]:
     """A step as a model of its donated arguments, and the other ones.
+
+    Args:
+        donated: numbers of arguments, and where in the result their new values are, '' where that is to be found.
 
     Raises:
         GraphError: there are no such arguments.
@@ -45,7 +48,8 @@ def step_source(function: Callable, args: tuple, donated: Sequence[int]) -> tupl
                 f"from_jax: donate_argnums has {number}, but {len(args)} arguments are given by position "
                 f"({', '.join(names)}); they count from 0"
             )
-    places = {names[i]: i for i in sorted({*donated})}
+    places = {names[i]: i for i in sorted(donated)}
+    paths = {names[i]: path for i, path in donated.items()}
     held = {one: jax.tree.map(_as_array, args[i]) for one, i in places.items()}
     # What is compiled for itself may take numbers for arrays, and not again what it took once.
     function = function.__wrapped__ if hasattr(function, "lower") and hasattr(function, "__wrapped__") else function
@@ -57,7 +61,7 @@ def step_source(function: Callable, args: tuple, donated: Sequence[int]) -> tupl
         }  # JAX sorts dicts by their keys; new values come in the arguments' order
         given, rest = dict(zip(places.values(), held.values(), strict=True)), iter(others)
         found = function(*(given[i] if i in given else next(rest) for i in range(len(args))), **kwargs)
-        return _without_new(found, held, name)
+        return _without_new(found, held, paths, name)
 
     others = tuple(one for i, one in enumerate(args) if i not in donated)
     left = [one for i, one in enumerate(signature.parameters.values()) if i not in donated]
@@ -68,20 +72,17 @@ def _as_array(leaf: Any) -> Any:
     return leaf if is_array(leaf) else jnp.asarray(leaf)
 
 
-def _without_new(found: Any, held: Mapping[str, Any], step: str) -> tuple[Any, dict[str, Any]]:
+def _without_new(
+    found: Any, held: Mapping[str, Any], paths: Mapping[str, str], step: str
+) -> tuple[Any, dict[str, Any]]:
     """What a step returns without the new values of what it was given, and these."""
     parts, new = dict(_parts(found)), {}
-    for name, tree in held.items():
-        fits = [path for path, part in parts.items() if _kind(part) == _kind(tree)]
-        alike = [one for one, other in held.items() if one not in new and _kind(other) == _kind(tree)]
-        if len(fits) != len(alike):
-            raise GraphError(
-                f"from_jax: {step} is to return a new value of each argument in donate_argnums, but of the structure "
-                f"and types of {' and '.join(alike)} its result has {len(fits) or 'no'} parts; return each once, "
-                "nested and typed as it was given, and what is like it (such as gradients) in a structure of its own"
-            )
-        new[name] = parts[fits[0]]
-        parts = {path: part for path, part in parts.items() if path[: len(fits[0])] != fits[0]}
+    for name in sorted(held, key=lambda one: not paths[one]):  # those whose place is known first
+        alike = [one for one, other in held.items() if one not in new and _kind(other) == _kind(held[name])]
+        fits = [path for path, part in parts.items() if _kind(part) == _kind(held[name])]
+        path = _said(name, paths[name], fits, parts, step) if paths[name] else _found(name, alike, fits, step)
+        new[name] = parts[path]
+        parts = {other: part for other, part in parts.items() if other[: len(path)] != path}
     left = _left(found, (), parts)
     if not jax.tree.leaves(left):
         raise GraphError(
@@ -89,6 +90,38 @@ def _without_new(found: Any, held: Mapping[str, Any], step: str) -> tuple[Any, d
             "tell, too, such as the loss"
         )
     return left, new
+
+
+def _said(name: str, said: str, fits: Sequence[Path], parts: Mapping[Path, Any], step: str) -> Path:
+    """The place of a new value that the caller has said."""
+    known = {_shown(path): path for path in parts}
+    which = f"from_jax: donate_argnums says that the new value of {name} is part {said!r} of what {step} returns"
+    if said not in known:
+        left = ", ".join(filter(None, known))
+        raise GraphError(f"{which}, which has, without the new values of others, the parts {left}")
+    if known[said] not in fits:
+        right = f"; {' and '.join(map(_shown, fits))} would fit" if fits else ""
+        raise GraphError(f"{which}, which is of another structure or type{right}")
+    return known[said]
+
+
+def _found(name: str, alike: Sequence[str], fits: Sequence[Path], step: str) -> Path:
+    """The place of a new value: where a dict has it under the argument's name, else by structure and types."""
+    if (name,) in fits:
+        return (name,)
+    if len(fits) != len(alike):
+        which = f" ({', '.join(map(_shown, fits))})" if fits else ""
+        raise GraphError(
+            f"from_jax: {step} is to return a new value of each argument in donate_argnums, but of the structure "
+            f"and types of {' and '.join(alike)} its result has {len(fits) or 'no'} parts{which}; return each once, "
+            "nested and typed as it was given, and what is like it (such as gradients) in a structure of its own; or "
+            "say where each is, as in donate_argnums={0: 0, 1: 2}"
+        )
+    return fits[0]
+
+
+def _shown(path: Path) -> str:
+    return ".".join(map(str, path))
 
 
 def _parts(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
