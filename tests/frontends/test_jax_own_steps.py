@@ -15,8 +15,9 @@ import pytest
 import autoshard as ash
 from autoshard.ir.graph import walk
 from autoshard.ir.verify import verify
+from autoshard.pipeline import plan_pipeline
 from autoshard.transform.layer_places import stems
-from autoshard.util.errors import GraphError
+from autoshard.util.errors import GraphError, StageError
 from tests.frontends.kept_parameters import kept
 
 pytestmark = pytest.mark.jax
@@ -187,6 +188,13 @@ def test_a_step_of_ones_own_computes_as_in_jax(step: Callable, params: Any, grad
     assert len(graph.updates) == len(jax.tree.leaves(held))
     verify(graph)
     assert not any(node.op.name == "UnruledCustomCall" for node in walk(graph.nodes))
+
+
+def test_stages_of_a_step_that_adds_up_gradients_itself_are_refused_by_its_line() -> None:
+    own = ash.from_jax(added_up, STACKED, ADAM.init(STACKED), X, Y, donate_argnums=(0, 1))
+    told = r"takes gradients in a loop of its own, .* at .*test_jax_own_steps.py:\d+\); .* give micro_batches,"
+    with pytest.raises(StageError, match=told):
+        plan_pipeline(own, mesh="pp=2", pipeline="pp", micro_batches=2)
 
 
 def test_two_gradients_in_a_step() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoshard.ir.graph import PARAMETER, Graph, Node, Value
+from autoshard.ir.graph import PARAMETER, Graph, Node, Value, walk
 from autoshard.ir.verify import describe
 from autoshard.pipeline.stages.patterns import stages_by_name
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import backward_begins
-from autoshard.util.errors import StageError
+from autoshard.util.errors import StageError, at
 
 _GRADIENT = "grad."
 
@@ -81,11 +81,19 @@ def forward_nodes(graph: Graph) -> set[Node]:
 
 
 def _check_gradients(step: StepParts) -> None:
-    if step.graph.updates and not step.graph.cotangents:
+    if not step.graph.updates or step.graph.cotangents:
+        return
+    looped = next((node for node in walk(step.graph.nodes) if f".{_GRADIENT}" in f".{node.name}"), None)
+    if looped is not None:
         raise StageError(
-            f"{step.graph.name!r} cannot be cut into stages: it came with its gradients, and does not say which "
-            "operators make them; let autoshard differentiate it"
+            f"{step.graph.name!r} cannot be cut into stages: it takes gradients in a loop of its own, of a part of the "
+            f"batch each time ({looped.label}{at(looped.source)}); take them of the whole batch at once and give "
+            "micro_batches, which adds up those of parts as well"
         )
+    raise StageError(
+        f"{step.graph.name!r} cannot be cut into stages: it came with its gradients, and does not say which "
+        "operators make them; let autoshard differentiate it"
+    )
 
 
 class _Assigner:
