@@ -16,6 +16,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from autoshard.core.rule_sdy import show_sdy
+from autoshard.frontends.stablehlo.attributes import constants_outside
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.layout.layout import Refs
@@ -175,6 +176,7 @@ class _SdyWriter:
         operands = [self.values[value] for value in op.operands]
         if not op.blocks:
             made = _sdy_constant(old) if self.full and old.name == _CONSTANT else old.clone()
+            _own_constants(made)
             for i, value in enumerate(operands):
                 made.operands[i] = value
             self.mark(op, made.attributes)
@@ -273,6 +275,20 @@ def _constant_value(op: Any) -> Any:
         shown = _VALUE.search(op.get_asm(print_generic_op_form=True))
         assert shown is not None, f"no value in {op}"
         return shown.group(1)
+
+
+def _own_constants(made: Any) -> None:
+    """Give the scalar functions inside an operation constants of their own for those that they use from outside, which
+    need not be written."""
+    for block in (block for region in made.regions for block in region):
+        own: dict[Any, Any] = {}
+        for constant in constants_outside(block):
+            with ir.InsertionPoint.at_block_begin(block):
+                own[constant.results[0]] = constant.clone().results[0]
+        for op in block if own else ():
+            for i, value in enumerate(op.operation.operands):
+                if value in own:
+                    op.operation.operands[i] = own[value]
 
 
 def _settle_inner(made: Any) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import autoshard as ash
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.frontends.stablehlo.bodies import read_body
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
@@ -337,3 +338,30 @@ def test_functions_inside_operations(text: str, name: str) -> None:
 def test_a_function_inside_an_operation_that_uses_more_than_its_arguments_is_refused() -> None:
     with pytest.raises(ParseError, match="uses a value from outside"):
         body_of("%1 = stablehlo.subtract %a, %init : tensor<f32>\nstablehlo.return %1 : tensor<f32>")
+
+
+def test_functions_inside_operations_may_use_constants_from_outside() -> None:
+    """To where `jax.export` moves them."""
+    text = jax.export.export(jax.jit(lambda x: (jnp.sort(x, 0), jnp.argsort(x, 1))))(floats(0, 4, 6)).mlir_module()
+    x = np.array([[0.0, np.nan, -0.0, 2.0, -1.0, 0.5]], np.float32).repeat(4, 0) * np.array([[1], [-1], [3], [2]])
+    x = x.astype(np.float32)
+    sharded = '%arg0: tensor<4x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>} loc'
+    text = text.replace("%arg0: tensor<4x6xf32> loc", sharded, 1)
+    text = text.replace("  func.func", '  sdy.mesh @mesh = <["a"=2]>\n  func.func', 1)
+    written = ash.propagate(text).to_mlir()
+    for imported in map(ash.from_stablehlo, (text, written)):
+        for found, wanted in zip(ash.plan(imported).run(x), (jnp.sort(x, 0), jnp.argsort(x, 1)), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_function_may_return_a_constant_from_outside() -> None:
+    text = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %c = stablehlo.constant dense<7.0> : tensor<f32>
+  %0 = "stablehlo.map"(%a) ({
+  ^bb0(%x: tensor<f32>):
+    stablehlo.return %c : tensor<f32>
+  }) {dimensions = array<i64: 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}"""
+    np.testing.assert_array_equal(evaluate(ash.from_stablehlo(text).graph, [floats(0, 4)])[0], [7, 7, 7, 7])

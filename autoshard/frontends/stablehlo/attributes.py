@@ -13,7 +13,21 @@ from autoshard.util.errors import ShapeError
 
 # JAX puts one behind each operation inside a manual computation; on a number it says nothing.
 CONSTRAINT = "sdy.sharding_constraint"
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
 _ELEMENTS = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128", "f4E2M1FN": "f4e2m1fn"}
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an operation makes the value that is a constant."""
+    return not isinstance(value.owner, ir.Block) and value.owner.name in _CONSTANTS
+
+
+def constants_outside(block: Any) -> list[Any]:
+    """The operations outside of a block that make constants which it uses, each once."""
+    operations = [op.operation for op in block.operations]
+    inside = {value for op in operations for value in op.results}
+    used = dict.fromkeys(value for op in operations for value in op.operands)
+    return [value.owner for value in used if value not in inside and is_constant(value)]
 
 
 def attribute(op: Any, name: str, default: Any = None) -> Any:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxlib.mlir import ir
-
-from autoshard.frontends.stablehlo.attributes import attribute, tensor_type
+from autoshard.frontends.stablehlo.attributes import attribute, is_constant, tensor_type
 from autoshard.frontends.stablehlo.table import Translation, translates
-
-_CONSTANTS = ("stablehlo.constant", "sdy.constant")
 
 
 @translates("stablehlo.dynamic_slice")
@@ -20,11 +16,7 @@ def _(op: Any) -> Translation:
 
 @translates("stablehlo.dynamic_update_slice")
 def _(op: Any) -> Translation:
-    return "DynamicUpdateSlice", {"fixed": all(map(_is_constant, list(op.operands)[2:]))}
-
-
-def _is_constant(value: Any) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.name in _CONSTANTS
+    return "DynamicUpdateSlice", {"fixed": all(map(is_constant, list(op.operands)[2:]))}
 
 
 def _shape(op: Any) -> tuple[int, ...]:

@@ -20,7 +20,13 @@ from jaxlib.mlir import ir
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import parse_sdy_rule
 from autoshard.core.tensortype import TOKEN, TensorType
-from autoshard.frontends.stablehlo.attributes import CONSTRAINT, any_tensor_type, attribute, tensor_type
+from autoshard.frontends.stablehlo.attributes import (
+    CONSTRAINT,
+    any_tensor_type,
+    attribute,
+    constants_outside,
+    tensor_type,
+)
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.locations import Locations, argument_name, mlir_reason
@@ -100,10 +106,10 @@ def read_module(module: Any, file: str = "", *, dynamic: bool = False) -> Import
 def read_scalar_function(region: Any) -> Graph:
     """The graph of a region that is a function of its arguments alone, its values numbered in order.
 
-    Functions that it calls come with it.
+    Functions that it calls come with it, and constants that it uses from outside.
 
     Raises:
-        ParseError: it uses values from outside.
+        ParseError: it uses other values from outside.
     """
     load_translators()
     reader = _ScalarReader(Locations(), _numbered())
@@ -351,7 +357,16 @@ _READING = "reading the operation"
 
 
 class _ScalarReader(OperationReader):
-    """Reads functions of numbers: sharding constraints say nothing of these, and their meshes are not known here."""
+    """Reads functions of numbers: sharding constraints say nothing of these, and their meshes are not known here.
+
+    Constants that they use may stand outside, to where `jax.export` moves them.
+    """
+
+    def block(self, block: Any, known: Known) -> tuple[tuple[Node, ...], tuple[Value, ...]]:
+        outside = [op for op in constants_outside(block) if op.results[0] not in known]
+        before = tuple([self.node(op, known) for op in outside])
+        nodes, outputs = super().block(block, known)
+        return (*before, *nodes), outputs
 
     def nodes(self, operations: Iterable[Any], known: Known) -> tuple[Node, ...]:
         nodes = []
