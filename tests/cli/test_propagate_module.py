@@ -174,8 +174,8 @@ def constrained(sharding: str) -> str:
         # What is no module.
         ("", "there is nothing in it"),
         ("hello", "bad.mlir"),
-        (MESH + "func.func @main(", '"bad.mlir":2:16: expected non-function type'),
-        (MESH + function().replace("return", "returns"), '"bad.mlir":3:'),
+        (MESH + "func.func @main(", "bad.mlir:2:16: expected non-function type"),
+        (MESH + function().replace("return", "returns"), "bad.mlir:3:"),
         (MESH, "no function with a body"),
         ('func.func @main(%a: tensor<8xf32>) { "mhlo.none"(%a) : (tensor<8xf32>) -> () return }', "mhlo.none"),
         # Shardings, each with its place.
@@ -192,9 +192,12 @@ def constrained(sharding: str) -> str:
         (MESH + function('@mesh, [{"y":(1)4}, {}]'), "sub-axis size is equal to the full axis size"),
         (MESH + function('@mesh, [{"y":(1)1}, {}]'), "sub-axis sizes must be greater than 1"),
         (MESH + function("@mesh, [{}p1, {}]"), "dim 0 is empty and closed but has a priority"),
-        (constrained('@mesh, [{"x"}]'), "\"bad.mlir\":3:6: 'sdy.sharding_constraint' op"),
+        (constrained('@mesh, [{"x"}]'), "bad.mlir:3:6: 'sdy.sharding_constraint' op"),
         (MESH.replace('"y"=4', '"x"=4') + function(), 'duplicate axis name: "x"'),
-        (MESH.replace('"y"=4', '"y"=0') + function(), "failed to parse Sdy_Mesh parameter 'axes'"),
+        (
+            MESH.replace('"y"=4', '"y"=0') + function(),
+            "bad.mlir:1:27: custom op 'sdy.mesh' axis size must be at least 1, got: 0",
+        ),
     ],
 )
 def test_bad_modules_are_named_with_their_place(cli, tmp_path, monkeypatch, text, words):

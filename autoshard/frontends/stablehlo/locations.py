@@ -65,8 +65,8 @@ def _reported(diagnostic: Any, file: str) -> str:
         return message
     own = place.filename in _NO_FILE
     if own and not file:
-        return f"{message} (line {place.start_line}, column {place.start_col})"
-    return f"{message} ({file if own else shown(place.filename)}:{place.start_line}:{place.start_col})"
+        return f"line {place.start_line}, column {place.start_col}: {message}"
+    return f"{file if own else shown(place.filename)}:{place.start_line}:{place.start_col}: {message}"
 
 
 def argument_name(location: Any) -> str:
