@@ -403,6 +403,17 @@ def test_only_some_are_trained() -> None:
     assert (model.state()["w"] != params["w"])[1:].all()
 
 
+def test_optax_is_given_no_whole_numbers() -> None:
+    """As with `optax.masked`: moments of a counter would be floats in the state of a whole number."""
+    params = {"count": np.int32(3), "w": floats(1, 8, 6)}
+    function = lambda params, x: jnp.square(x @ params["w"]).mean() * params["count"]  # noqa: E731
+    model = ash.from_jax(function, X, params=params, loss="output", optimizer=optax.adam(0.1))
+    assert not any(name.endswith("count") and "mu" in name for name in model.optimizer.states)
+    ash.plan(model, mesh="d=2", search="factor").run(X)
+    assert model.state()["count"] == 3
+    same_state(model)
+
+
 class Halves(linen.Module):
     """Parameters in f32, computed with in bf16; strided convolutions and cut tensors have gradients with padding."""
 

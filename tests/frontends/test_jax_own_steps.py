@@ -336,5 +336,7 @@ def test_a_step_that_returns_new_values_alone_is_refused() -> None:
 def test_arguments_that_are_not_there_are_refused() -> None:
     with pytest.raises(GraphError, match=r"donate_argnums has 7, but 4 arguments .*params, state, x, y"):
         ash.from_jax(plain, PARAMS, ADAM.init(PARAMS), X, Y, donate_argnums=7)
+    with pytest.raises(GraphError, match=r"donate_argnums is 'params'; give numbers of arguments, as in \(0, 1\)"):
+        ash.from_jax(plain, PARAMS, ADAM.init(PARAMS), X, Y, donate_argnums="params")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="leave out params, loss and optimizer"):
         ash.from_jax(plain, X, Y, params=PARAMS, donate_argnums=0)

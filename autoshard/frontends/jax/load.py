@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from autoshard.engines.extras import need
@@ -90,11 +91,15 @@ def from_jax(
     return _model(function, args, kwargs, params, loss, optimizer, gradients, name)
 
 
-def _donated(given: int | Sequence[int] | Mapping[int, int | str]) -> dict[int, str]:
+def _donated(given: Any) -> dict[int, str]:
     """The numbers of donated arguments, and where their new values are, '' where nobody says it."""
-    if isinstance(given, Mapping):
-        return {number: str(path) for number, path in given.items()}
-    return dict.fromkeys((given,) if isinstance(given, int) else given, "")
+    several = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
+    paths = given if isinstance(given, Mapping) else dict.fromkeys(several, "")
+    if not all(isinstance(one, Integral) for one in paths):
+        raise GraphError(
+            f"from_jax: donate_argnums is {given!r}; give numbers of arguments, as in (0, 1) or {{0: 0, 1: 'state'}}"
+        )
+    return {int(one): str(path) for one, path in paths.items()}
 
 
 def _lowered(function: Any, args: tuple, kwargs: dict[str, Any]) -> Imported:

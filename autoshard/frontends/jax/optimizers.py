@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from autoshard.frontends.jax.capture import capture
@@ -32,12 +33,13 @@ class OptaxOptimizer:
     scaling = None
 
     def __init__(self, transformation: Any, tree: Any, parameters: Sequence[Parameter | None]) -> None:
-        self.transformation, self.tree = transformation, tree
+        self.transformation, self.tree = _of_floats(transformation, tree), tree
         self._by_place = dict(enumerate(parameters))
         leaves, self._structure = jax.tree.flatten(tree)
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         known = not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
-        self.initial = transformation.init(tree) if known else jax.eval_shape(transformation.init, tree)
+        init = self.transformation.init
+        self.initial = init(tree) if known else jax.eval_shape(init, tree)
         found, self._of_states = jax.tree.flatten(self.initial)
         named = [f"optimizer.{name}" for name, _ in named_leaves(self.initial)]
         self.states = {name: _state(leaf, name) for name, leaf in zip(named, found, strict=True)}
@@ -87,6 +89,16 @@ class OptaxOptimizer:
     def reference(self, grads: Sequence[Any], params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """What optax itself makes of gradients and parameters (an array per leaf) in the first step."""
         return jax.jit(self._update)(*grads, *jax.tree.leaves(self.initial), *params)
+
+
+def _of_floats(transformation: Any, tree: Any) -> Any:
+    """The transformation for those leaves that can be trained; counters and the like have no states, and stay."""
+    trained = jax.tree.map(lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact), tree)
+    if all(jax.tree.leaves(trained)):
+        return transformation
+    import optax  # which who gives one of its transformations has
+
+    return optax.masked(transformation, trained)
 
 
 def _state(leaf: Any, name: str) -> Parameter:
