@@ -404,7 +404,7 @@ def test_only_some_are_trained() -> None:
 
 
 def test_optax_is_given_no_whole_numbers() -> None:
-    """As with `optax.masked`: moments of a counter would be floats in the state of a whole number."""
+    """Moments of a counter would be floats in the state of a whole number."""
     params = {"count": np.int32(3), "w": floats(1, 8, 6)}
     function = lambda params, x: jnp.square(x @ params["w"]).mean() * params["count"]  # noqa: E731
     model = ash.from_jax(function, X, params=params, loss="output", optimizer=optax.adam(0.1))

@@ -33,13 +33,14 @@ class OptaxOptimizer:
     scaling = None
 
     def __init__(self, transformation: Any, tree: Any, parameters: Sequence[Parameter | None]) -> None:
-        self.transformation, self.tree = _of_floats(transformation, tree), tree
+        self.transformation, self.tree = transformation, tree
         self._by_place = dict(enumerate(parameters))
         leaves, self._structure = jax.tree.flatten(tree)
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         known = not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
-        init = self.transformation.init
-        self.initial = init(tree) if known else jax.eval_shape(init, tree)
+        self._is_float = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
+        floats = self._floats(leaves)
+        self.initial = transformation.init(floats) if known else jax.eval_shape(transformation.init, floats)
         found, self._of_states = jax.tree.flatten(self.initial)
         named = [f"optimizer.{name}" for name, _ in named_leaves(self.initial)]
         self.states = {name: _state(leaf, name) for name, leaf in zip(named, found, strict=True)}
@@ -48,14 +49,20 @@ class OptaxOptimizer:
         owners = [one.name if one is not None else "" for one in parameters]
         self._replay = Replay(captured.imported, [*owners, *named, *owners], by_elements=True)
 
+    def _floats(self, leaves: Sequence[Any]) -> Any:
+        """The tree as the transformation is given it: counters and the like are no part of it, and have no states."""
+        pairs = zip(leaves, self._is_float, strict=True)
+        return jax.tree.unflatten(self._structure, [leaf if is_float else None for leaf, is_float in pairs])
+
     def _update(self, *leaves: Any) -> tuple[list[Any], list[Any]]:
         """New parameters and new states, from gradients, states and parameters."""
         count = len(self._by_place)
-        grads, params = (jax.tree.unflatten(self._structure, part) for part in (leaves[:count], leaves[-count:]))
+        grads, params = map(self._floats, (leaves[:count], leaves[-count:]))
         states = jax.tree.unflatten(self._of_states, leaves[count:-count])
         updates, after = self.transformation.update(grads, states, params)
-        new = jax.tree.map(lambda one, change: one + change.astype(one.dtype), params, updates)
-        return jax.tree.leaves(new), jax.tree.leaves(after)
+        new = iter(jax.tree.leaves(jax.tree.map(lambda one, change: one + change.astype(one.dtype), params, updates)))
+        pairs = zip(leaves[-count:], self._is_float, strict=True)
+        return [next(new) if is_float else leaf for leaf, is_float in pairs], jax.tree.leaves(after)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -89,16 +96,6 @@ class OptaxOptimizer:
     def reference(self, grads: Sequence[Any], params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """What optax itself makes of gradients and parameters (an array per leaf) in the first step."""
         return jax.jit(self._update)(*grads, *jax.tree.leaves(self.initial), *params)
-
-
-def _of_floats(transformation: Any, tree: Any) -> Any:
-    """The transformation for those leaves that can be trained; counters and the like have no states, and stay."""
-    trained = jax.tree.map(lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact), tree)
-    if all(jax.tree.leaves(trained)):
-        return transformation
-    import optax  # which who gives one of its transformations has
-
-    return optax.masked(transformation, trained)
 
 
 def _state(leaf: Any, name: str) -> Parameter:
