@@ -68,8 +68,12 @@ func.func @main(%a: tensor<4xf32>, %n: tensor<1xi32>) -> tensor<4xf32> {
         from_stablehlo(text)
 
 
-def test_tuples_are_refused() -> None:
-    text = "func.func @main(%a: tuple<tensor<4xf32>>) -> tuple<tensor<4xf32>> { return %a : tuple<tensor<4xf32>> }"
+def test_tuples_that_an_operation_makes_are_refused() -> None:
+    text = """
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.custom_call @two(%a) : (tensor<4xf32>) -> tuple<tensor<4xf32>>
+  return %a : tensor<4xf32>
+}"""
     with pytest.raises(ShapeError, match=r"a value of type tuple<tensor<4xf32>>: only tensors of static shape and"):
         from_stablehlo(text)
 

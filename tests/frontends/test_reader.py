@@ -365,3 +365,38 @@ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }"""
     np.testing.assert_array_equal(evaluate(ash.from_stablehlo(text).graph, [floats(0, 4)])[0], [7, 7, 7, 7])
+
+
+TUPLES = """
+func.func @main(%p: tuple<tensor<4x6xf32>, !pair>, %x: tensor<4x6xf32>) -> tuple<tensor<4x8xf32>, tensor<8xf32>> {
+  %0 = stablehlo.get_tuple_element %p[0] : (tuple<tensor<4x6xf32>, !pair>) -> tensor<4x6xf32>
+  %1 = stablehlo.get_tuple_element %p[1] : (tuple<tensor<4x6xf32>, !pair>) -> !pair
+  %2 = stablehlo.add %0, %x : tensor<4x6xf32>
+  %3 = stablehlo.tuple %2, %1 : tuple<tensor<4x6xf32>, !pair>
+  %4 = func.call @dense(%3) : (tuple<tensor<4x6xf32>, !pair>) -> tuple<tensor<4x8xf32>>
+  %5 = stablehlo.get_tuple_element %4[0] : (tuple<tensor<4x8xf32>>) -> tensor<4x8xf32>
+  %6 = stablehlo.get_tuple_element %1[1] : (!pair) -> tensor<8xf32>
+  %7 = stablehlo.tuple %5, %6 : tuple<tensor<4x8xf32>, tensor<8xf32>>
+  return %7 : tuple<tensor<4x8xf32>, tensor<8xf32>>
+}
+func.func private @dense(%q: tuple<tensor<4x6xf32>, !pair>) -> tuple<tensor<4x8xf32>> {
+  %0 = stablehlo.get_tuple_element %q[0] : (tuple<tensor<4x6xf32>, !pair>) -> tensor<4x6xf32>
+  %1 = stablehlo.get_tuple_element %q[1] : (tuple<tensor<4x6xf32>, !pair>) -> !pair
+  %2 = stablehlo.get_tuple_element %1[0] : (!pair) -> tensor<6x8xf32>
+  %3 = stablehlo.dot %0, %2 : (tensor<4x6xf32>, tensor<6x8xf32>) -> tensor<4x8xf32>
+  %4 = stablehlo.tuple %3 : tuple<tensor<4x8xf32>>
+  return %4 : tuple<tensor<4x8xf32>>
+}
+""".replace("!pair", "tuple<tensor<6x8xf32>, tensor<8xf32>>")
+
+
+def test_tuples_of_functions_become_their_elements() -> None:
+    imported = ash.from_stablehlo(TUPLES)
+    shapes = [value.type.shape for value in imported.graph.inputs]
+    assert shapes == [(4, 6), (6, 8), (8,), (4, 6)]
+    assert {node.op.name for node in walk(imported.graph.nodes)} == {"Add", "Call"}
+    given = [floats(i, *shape) for i, shape in enumerate(shapes)]
+    wanted = [(given[0] + given[3]) @ given[1], given[2]]
+    for found, want in zip(ash.plan(imported, mesh="a=2").run(*given), wanted, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-5)
+    assert "tuple" not in ash.propagate(TUPLES).to_mlir()

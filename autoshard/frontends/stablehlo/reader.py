@@ -33,6 +33,7 @@ from autoshard.frontends.stablehlo.locations import Locations, argument_name, ml
 from autoshard.frontends.stablehlo.nesting import BYTECODE, DEEPEST, is_deep
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
+from autoshard.frontends.stablehlo.tuples import flat_tuples
 from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import DATA, Graph, Node, Region, Value, given
 from autoshard.layout.mesh import Mesh
@@ -99,6 +100,7 @@ def read_module(module: Any, file: str = "", *, dynamic: bool = False) -> Import
         GraphError: an operation whose result types autoshard's own operator does not make.
     """
     load_translators()
+    module = flat_tuples(module)
     with module.context, gc_paused():
         return _ModuleReader(module, file, dynamic).read()
 
