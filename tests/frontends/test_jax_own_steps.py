@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -287,7 +287,17 @@ def named(p: Any, scale: Any, x: Any) -> Any:
     return dict(zip(("p", "scale", "loss"), scaled(p, scale, x), strict=True))
 
 
-@pytest.mark.parametrize(("step", "donated"), [(scaled, {0: 0, 1: "1"}), (named, (0, 1))])
+class Outcome(NamedTuple):
+    loss: Any
+    scale: Any
+    p: Any
+
+
+def as_fields(p: Any, scale: Any, x: Any) -> Outcome:
+    return Outcome(**named(p, scale, x))
+
+
+@pytest.mark.parametrize(("step", "donated"), [(scaled, {0: 0, 1: "1"}), (named, (0, 1)), (as_fields, (0, 1))])
 def test_new_values_are_where_it_is_said_or_called_so(step: Callable, donated: Any) -> None:
     p, scale, x = f(6, 4), jnp.float32(8), f(5, 6)
     model: Any = ash.from_jax(step, p, scale, x, donate_argnums=donated)

@@ -76,6 +76,8 @@ def _without_new(
     found: Any, held: Mapping[str, Any], paths: Mapping[str, str], step: str
 ) -> tuple[Any, dict[str, Any]]:
     """What a step returns without the new values of what it was given, and these."""
+    if hasattr(found, "_asdict") and all(_kind(found) != _kind(tree) for tree in held.values()):
+        found = found._asdict()  # a NamedTuple of what the step returns
     parts, new = dict(_parts(found)), {}
     for name in sorted(held, key=lambda one: not paths[one]):  # those whose place is known first
         alike = [one for one, other in held.items() if one not in new and _kind(other) == _kind(held[name])]
