@@ -79,7 +79,7 @@ def compare(
     for name, array in updated.items():
         step = steps.get(name, 0.0)
         most = share * step + noise + (_rounding(array) if _is_float(array) else 0.0)
-        close, far, apart = _parted(_distances(after[name], array), most, loose.get(name))
+        close, far, apart = _parted(distances(after[name], array), most, loose.get(name))
         if far > most:
             wrong[name] = f"{name} after its update, by up to {far:.3g}; its step is {step:.3g}, {most:.3g} is rounding"
         shares.append(_STEP_TOLERANCE * max(close, far) / max(most, _SMALLEST))
@@ -108,12 +108,12 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _furthest(one: np.ndarray, other: np.ndarray | int) -> float:
-    return float(np.max(_distances(one, other), initial=0.0))
+    return float(np.max(distances(one, other), initial=0.0))
 
 
-def _distances(one: np.ndarray, other: np.ndarray | int) -> np.ndarray:
+def distances(one: np.ndarray, other: np.ndarray | int) -> np.ndarray:
     """Distances of elements, 0 between equal ones that are no numbers; else infinite with such."""
-    a, b = _wide(one), _wide(np.asarray(other))
+    a, b = _wide(np.asarray(one)), _wide(np.asarray(other))
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         far = np.where(same, 0.0, np.abs(a - b))

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from autoshard.cli.agreement import distances
 from autoshard.core.rule import REDUCTION
 from autoshard.core.tensortype import dtype
 from autoshard.ir.graph import Graph, Node
@@ -43,8 +44,7 @@ def moved_by_rounding(
         rounded = [one if one.dtype.itemsize < 4 else _rounded_otherwise(one, rng) for one in inputs]
         found = evaluate(traced.graph, rounded, partial(_SumsRoundedOtherwise, rng=rng))
         for name, out in wanted.items():
-            far = np.abs(np.asarray(found[out], np.float64) - np.asarray(first[out], np.float64))
-            moved[name] = np.maximum(moved[name], far)
+            moved[name] = np.maximum(moved[name], distances(found[out], first[out]))
         yield dict(moved)
 
 

@@ -17,6 +17,7 @@ from autoshard.util.errors import ContextError
 
 _ADDED = 1e-6
 """What torch adds to the norm before it divides by it."""
+_WIDE = (element_type("f64"), element_type("c128"))
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Clipping:
 
     def _by_value(self, of: Parameter, grad: Any) -> Any:
         assert self.value is not None
+        if not of.dtype.is_float:
+            raise ContextError(
+                f"clip_value is {self.value!r}, but {of.name} is complex, and complex numbers have no order; give "
+                "clip_norm"
+            )
         number = np.asarray(self.value, of.dtype.numpy)
         below = named_primitive("Minimum", f"clip.{of.name}.below")(grad, number)
         return named_primitive("Maximum", f"clip.{of.name}")(below, -number)
@@ -64,7 +70,7 @@ class Clipping:
         assert self.norm is not None
         pairs = [(one, grad) for one, grad in zip(parameters, grads, strict=True) if grad is not None]
         # Narrow types have no room for squares.
-        wide = element_type("f64" if any(one.dtype.bits == 64 for one, _ in pairs) else "f32")
+        wide = element_type("f64" if any(one.dtype in _WIDE for one, _ in pairs) else "f32")
         squares = [_squares(one, grad, wide) for one, grad in pairs]
         total = named_primitive("AddN", "clip.squares")(*squares) if len(squares) > 1 else squares[0]
         norm = named_primitive("Sqrt", "clip.norm")(total)
@@ -84,6 +90,8 @@ class Clipping:
 
 def _squares(of: Parameter, grad: Any, wide: DType) -> Any:
     """The sum of a gradient's squares."""
+    if not of.dtype.is_float:
+        grad = named_primitive("Abs", f"clip.{of.name}.size")(grad)
     squares = named_primitive("Square", f"clip.{of.name}.square")(_cast(grad, wide, f"clip.{of.name}.wide"))
     return named_primitive("ReduceSum", f"clip.{of.name}.sum")(squares)
 

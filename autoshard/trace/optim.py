@@ -150,16 +150,31 @@ class Optimizer:
 
     def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         targets = [parameter, *self.states[id(parameter)]]
-        operands = [*targets, grad, *([following] if self.counts_steps else [])]
+        name, common = f"update.{parameter.name}", [following] if self.counts_steps else []
+        if parameter.dtype.is_float:
+            results = self._stepped(name, [*targets, grad, *common], rate, weight_decay)
+        else:
+            real, imaginary = _parts(name, [*targets, grad])
+            imaginary[-1] = named_primitive("Neg", f"{name}.conjugate")(imaginary[-1])
+            pairs = zip(
+                self._stepped(f"{name}.real", [*real, *common], rate, weight_decay),
+                self._stepped(f"{name}.imag", [*imaginary, *common], rate, weight_decay),
+                strict=True,
+            )
+            results = [named_primitive("Complex", f"{name}.{i}")(*pair) for i, pair in enumerate(pairs)]
+        for target, result in zip(targets, results, strict=True):
+            target.assign(result)
+
+    def _stepped(self, name: str, operands: list[Any], rate: Any, weight_decay: float) -> Sequence[Any]:
+        """What follows on a parameter and its states."""
         attrs: dict[str, Any] = {**self.attrs, "weight_decay": weight_decay}
         if isinstance(rate, float):
             attrs["learning_rate"] = rate
         else:
             operands.append(rate)
         kind = self.operator if isinstance(rate, float) else f"{self.operator}Rate"
-        results = named_primitive(kind, f"update.{parameter.name}", **attrs)(*operands)
-        for target, result in zip(targets, results if len(targets) > 1 else [results], strict=True):
-            target.assign(result)
+        results = named_primitive(kind, name, **attrs)(*operands)
+        return results if self.state_names else [results]
 
 
 class Momentum(Optimizer):
@@ -261,6 +276,13 @@ class AdamW(Adam):
         loss_scale: LossScale | float | None = None,
     ) -> None:
         super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay, clip_norm, clip_value, loss_scale)
+
+
+def _parts(name: str, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The real parts of complex tensors, and the imaginary ones. Steps of both are those of two parameters, as in
+    torch; that of z goes against the conjugate of the c with dL = Re(c dz)."""
+    real = [named_primitive("Real", f"{name}.real{i}")(one) for i, one in enumerate(tensors)]
+    return real, [named_primitive("Imag", f"{name}.imag{i}")(one) for i, one in enumerate(tensors)]
 
 
 def _groups(params: Iterable[Any], rate: Rate, weight_decay: float, what: str) -> tuple[Group, ...]:

@@ -29,8 +29,8 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
         the gradients by value. A value that `of` does not depend on has a gradient of zeros.
 
     Raises:
-        GraphError: `of` or a value in `wrt` is no float of this graph, or an operator between them has no
-            gradient.
+        GraphError: `of` is no float of this graph, a value in `wrt` is neither a float nor a complex number of it, or
+            an operator between them has no gradient. That of a complex value z is the c with dL = Re(c dz).
     """
     _check(graph, of, wrt)
     graph, rules = without_custom_gradients(graph)
@@ -257,11 +257,13 @@ def _check(graph: Graph, of: Value, wrt: Sequence[Value]) -> None:
     for value in (of, *wrt):
         if value not in known:
             raise GraphError(f"differentiating {graph.name!r}: {value!r} is no value of this graph")
-    check_floats(graph.name, (of, *wrt))
+    check_floats(graph.name, of, wrt)
 
 
-def check_floats(name: str, values: Sequence[Value]) -> None:
-    """Raises GraphError if one of the values of the graph of that name is not of floats."""
-    for value in values:
-        if not dtype(value.type.dtype).is_float:
+def check_floats(name: str, of: Value, wrt: Sequence[Value]) -> None:
+    """Raises GraphError if, in the graph of that name, `of` is not of floats, or one of `wrt` neither of floats nor of
+    complex numbers."""
+    fit = {value: dtype(value.type.dtype).is_inexact for value in wrt}
+    for value, fits in {**fit, of: dtype(of.type.dtype).is_float}.items():
+        if not fits:
             raise GraphError(f"differentiating {name!r}: {value!r} is not of a float type")

@@ -39,7 +39,7 @@ def inner_gradient(
     result = fn(*given)
     of = recorder.lift(result[0] if isinstance(result, tuple | list) else result)
     nodes = tuple(recorder.builder.nodes[begin:])
-    check_floats(recorder.builder.name, (of, *wanted))
+    check_floats(recorder.builder.name, of, wanted)
     if any(is_custom(node) for node in walk(nodes)):
         raise GraphError("grad inside of a traced model: a function with a gradient of its own is not offered there")
     found = Reverse(recorder.builder, {}).gradients(nodes, of, wanted)

@@ -11,8 +11,6 @@ REFUSALS = {
     "_batch_norm_with_update": "an operator that torch's own passes make; use batch_norm",
     "chalf": "there is no complex number of two halves",
     "combinations": _DATA,
-    "corrcoef": "torch.cov checks its weights by their numbers, which torch.export cannot",
-    "cov": "torch.cov checks its weights by their numbers, which torch.export cannot",
     "equal": _DATA,
     "hash_tensor": "a hash of all bits in the order of memory",
     "histogram": "edges and weights are laid out by the data",

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from scipy import stats
 
 import autoshard as ash
-from autoshard import nn, ops
+from autoshard import nn, ops, optim
 from autoshard.frontends.torch.table import TABLE
 from autoshard.transform.train import train_step
-from autoshard.util.errors import AutoshardError, ShapeError
+from autoshard.util.errors import AutoshardError, ContextError, ShapeError
 from tests.frontends.torch_functions import check_gradients
 from tests.frontends.torch_steps import check_step
 
@@ -234,3 +234,76 @@ def test_what_cannot_be_captured_is_told_with_the_users_line() -> None:
 
     with pytest.raises(AutoshardError, match=r"tests/frontends/test_torch_more.py:\d+: aten.equal"):
         ash.from_torch(Odd(), (normal(3),))
+
+
+class Spectral(torch.nn.Module):
+    """A layer of a Fourier neural operator: weights of the spectrum are complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 2, 4, dtype=torch.complex64))
+        self.bias = torch.nn.Parameter(torch.randn(2, 1))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        wave = torch.einsum("bcx,cdx->bdx", torch.fft.rfft(x), self.weight)
+        return {"loss": (torch.fft.irfft(wave, n=6) + self.bias).square().mean() + self.weight.abs().sum() / 10}
+
+
+@pytest.mark.parametrize(("optimizer", "mesh"), [("sgd", ""), ("adamw", "dp=2 tp=2")])
+def test_complex_parameters_learn(optimizer: str, mesh: str) -> None:
+    torch.manual_seed(1)
+    check_step(Spectral(), (normal(4, 3, 6),), optimizer, 2, mesh)
+
+
+def test_complex_gradients_are_clipped_and_scaled_as_in_torch() -> None:
+    torch.manual_seed(1)
+    model = ash.from_torch(
+        Spectral(), (normal(4, 3, 6),), loss="loss",
+        optimizer=lambda held: optim.SGD(held, 0.1, momentum=0.9, clip_norm=0.3, loss_scale=8.0),
+    )  # fmt: skip
+    wanted = model.reference_state()
+    model.traced(*model.example_arrays)
+    for name, found in model.state().items():
+        np.testing.assert_allclose(found, wanted[name], rtol=1e-5, atol=1e-6)
+    by_value = {"loss": "loss", "optimizer": lambda held: optim.SGD(held, 0.1, clip_value=0.3)}
+    with pytest.raises(ContextError, match="weight is complex.*give clip_norm"):
+        ash.from_torch(Spectral(), (normal(4, 3, 6),), **by_value).traced  # noqa: B018
+
+
+class Bags(torch.nn.Module):
+    def __init__(self, mode: str, padding: int | None) -> None:
+        super().__init__()
+        self.bag = torch.nn.EmbeddingBag(7, 4, mode=mode, padding_idx=padding)
+
+    def forward(self, ids: torch.Tensor, scales: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"loss": (self.bag(ids, per_sample_weights=scales) * torch.arange(1.0, 5)).sin().mean()}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_bags_of_equal_size_are_rows(mode: str, padding: int | None) -> None:
+    torch.manual_seed(1)
+    ids = torch.tensor([[1, 2, 2], [2, 2, 2], [6, 6, 0], [3, 1, 5]])
+    args = (ids, torch.rand(4, 3)) if mode == "sum" else (ids,)
+    model = check_step(Bags(mode, padding), args, steps=2)
+    planned = ash.plan(model, devices=2, micro_batches=2)  # no row needs another one
+    assert not any(
+        node.op.name in ("IndexReduce", "GatherGrad") for node in planned.graph.nodes if "grad." not in node.name
+    )
+
+
+def test_covariances_are_those_of_torch() -> None:
+    def weighted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cov(x, correction=0, fweights=torch.tensor([1, 3, 2, 1, 4]), aweights=y[0].detach().abs())
+
+    check_gradients(
+        {
+            "cov": lambda x, y: torch.cov(x),
+            "of one row": lambda x, y: x[0].cov(correction=2),
+            "weighted": weighted,
+            "corrcoef": lambda x, y: torch.corrcoef(x * y),
+            "complex": lambda x, y: torch.cov(torch.complex(x, y)).abs(),
+        },
+        normal(3, 5),
+        normal(3, 5, seed=1),
+    )

@@ -145,7 +145,7 @@ def _differentiate(loss: Any, scaling: LossScale | None, tensors: list[Any]) -> 
     (loss * scale).backward()
     grads = [one.grad for one in tensors if one.grad is not None]
     for grad in grads if scaling.divides else ():
-        grad.copy_(grad.double() / scale)
+        grad.copy_((grad.cdouble() if grad.is_complex() else grad.double()) / scale)
     return scaling.skipped is None or all(bool(grad.isfinite().all()) for grad in grads)
 
 

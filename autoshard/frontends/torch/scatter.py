@@ -221,6 +221,14 @@ def _(
     if scale_grad_by_freq and call.training:
         call.refuse("scale_grad_by_freq of bags, for which torch takes counts of other rows; Embedding has it")
     count, bags = indices.shape[0], call.shape[0]
+    size = count // max(bags, 1)
+    if size and isinstance(offsets, np.ndarray) and np.array_equal(offsets[:bags], range(0, count, size)):
+        return (
+            _rows_as_bags(call, weight, indices, (bags, size), per_sample_weights, mode, padding_idx),
+            None,
+            None,
+            None,
+        )
     begin = cut(offsets, 0, 0, bags) if include_last_offset else offsets
     order = np.arange(count, dtype=np.int64)[:, None]
     bag = do(ops.reduce_sum, cast(do(ops.less_equal, begin, order), dtype("i64")), axis=(1,))
@@ -233,6 +241,29 @@ def _(
         held = do(ops.not_equal, indices, number(padding_idx, dtype(indices.dtype)))
         bag, counts = do(ops.select, held, bag, number(-1, dtype("i64"))), call.cast(held)
     return _bagged(call, rows, bag, counts, bags, mode), None, None, None
+
+
+def _rows_as_bags(
+    call: Call, weight: Any, indices: Any, shape: tuple[int, int], scales: Any, mode: int, padding_idx: int | None
+) -> Any:
+    """The same of bags of equal size: rows of that shape, none of which looks at another."""
+    indices, held = reshaped(indices, shape), None
+    if padding_idx is not None and padding_idx >= 0:
+        held = do(ops.expand_dims, do(ops.not_equal, indices, number(padding_idx, dtype(indices.dtype))), axis=2)
+    rows, zero = do(ops.gather, weight, indices, axis=0), number(0, call.dtype)
+    if mode == 2:
+        seen = rows if held is None else do(ops.select, held, rows, number(-math.inf, call.dtype))
+        first = do(ops.arg_max, seen, axis=1, keep_dims=True)
+        most = reshaped(do(ops.gather_d, rows, first, dim=1), call.shape)
+        return most if held is None else do(ops.select, do(ops.reduce_any, held, axis=(1,)), most, zero)
+    if scales is not None:
+        rows = do(ops.mul, rows, do(ops.expand_dims, reshaped(call.cast(scales), shape), axis=2))
+    rows = rows if held is None else do(ops.select, held, rows, zero)
+    total = do(ops.reduce_sum, rows, axis=(1,))
+    if mode == 0:
+        return total
+    count = number(shape[1], call.dtype) if held is None else do(ops.reduce_sum, call.cast(held), axis=(1,))
+    return do(ops.div, total, count if held is None else do(ops.maximum, count, number(1, call.dtype)))
 
 
 def _bagged(call: Call, rows: Any, bag: Any, counts: Any, bags: int, mode: int) -> Any:
