@@ -127,6 +127,12 @@ def experts_that_are_asked_for(net: Any, y: Any, t: Any) -> Any:
             part = net.norm(part)
         out.index_add_(0, token, part / counts[i])
         times.add_(1)
+    for i in F.one_hot(chosen, 4).permute(2, 1, 0).sum((1, 2)).greater(0).nonzero():
+        i = i[0]  # the variable of the loop itself, as transformers' experts have it
+        if i == 3:
+            continue
+        token = torch.where((chosen == i).any(-1))[0]
+        out.index_add_(0, token, net.experts[i](y[token]))
     return out.square().mean() * times + y.sum() / (y > 0).sum().item() + y.abs().mean() * y.abs().mean().item()
 
 

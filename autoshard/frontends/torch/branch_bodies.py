@@ -50,12 +50,14 @@ def with_helps(tree: ast.AST) -> None:
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
-        everywhere = _reads(function)
+        everywhere, in_loops = _reads(function), _reads_in_own_loops(function)
         for node in ast.walk(function):
             if isinstance(node, ast.If):
                 inside, names = _reads(node), _assigned([*node.body, *node.orelse])
                 alone = {name for name in names if everywhere[name] == inside[name]}
-                node.helps = {  # type: ignore[attr-defined]
+                turns = getattr(node, "turns", set())  # a loop sets them before each turn
+                own = {name for name in names & turns if everywhere[name] == in_loops[name]}
+                node.helps = own | {  # type: ignore[attr-defined]
                     name for name in alone if "read" not in (_first(node.body, name), _first(node.orelse, name))
                 }
 
@@ -66,6 +68,22 @@ def _helps(node: ast.If) -> set[str]:
 
 def _reads(node: ast.AST) -> Counter[str]:
     return Counter(one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+
+
+def _reads_in_own_loops(function: ast.FunctionDef) -> Counter[str]:
+    """The reads of variables in loops, and in comprehensions, that go over these variables."""
+    found: Counter[str] = Counter()
+
+    def visit(node: ast.AST, over: frozenset[str]) -> None:
+        parts = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+        over |= {one.id for part in parts for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in over:
+            found[node.id] += 1
+        for child in ast.iter_child_nodes(node):
+            visit(child, over)
+
+    visit(function, frozenset())
+    return found
 
 
 def _assigned(statements: Sequence[ast.stmt]) -> set[str]:
@@ -221,7 +239,9 @@ def loops_said_so(tree: ast.AST, lines: set[int], each: Callable[[ast.expr, int]
             target = ast.Tuple([loop.target, ast.Name(holds, ast.Store())], ast.Store())
             loop.target, loop.iter = ast.copy_location(target, loop.target), each(loop.iter, line)
             asked = ast.copy_location(ast.Name(holds, ast.Load()), loop.iter)
-            loop.body = [ast.copy_location(ast.If(asked, loop.body, []), loop.iter)]
+            turn: Any = ast.copy_location(ast.If(asked, loop.body, []), loop.iter)
+            turn.turns = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+            loop.body = [turn]
 
 
 def _without_continue(body: list[ast.stmt], lines: set[int] | None) -> list[ast.stmt]:

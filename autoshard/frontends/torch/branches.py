@@ -387,7 +387,11 @@ def back(variables: dict[str, Any], name: str, now: Any) -> Any:
 def chosen(asked: Any, yes: dict[str, Any], before: dict[str, Any], no: dict[str, Any], name: str) -> Any:
     """A variable as one branch or the other sets it; what only one of them has is a help inside of it."""
     one, other = yes.get(name), no.get(name)
-    if any(not isinstance(size, int) for value in (one, other) for size in getattr(value, "shape", ())):
+    if (
+        isinstance(one, _Lost)
+        or isinstance(other, _Lost)
+        or any(not isinstance(size, int) for value in (one, other) for size in getattr(value, "shape", ()))
+    ):
         return _Lost(name)  # of selected rows, most likely a help that an earlier turn of a loop has left
     if name not in before and (name not in yes or one is other):
         return other
