@@ -65,6 +65,19 @@ def curvature(m: Net, x: Tensor, y: Tensor) -> Tensor:
     return torch.func.jvp(slope, (x,), (y.sum() * torch.ones_like(x),))[1].square().sum()
 
 
+def physics(m: Net, x: Tensor, y: Tensor) -> Tensor:
+    """What is left of an equation with first and second derivatives of each row."""
+
+    def value(row: Tensor) -> Tensor:
+        return m.net(row).sum()
+
+    def left(row: Tensor) -> Tensor:
+        slope = torch.func.grad(value)
+        return slope(row)[0] + value(row) * slope(row)[1] - 0.01 * torch.func.jacfwd(slope)(row)[2, 2]
+
+    return torch.func.vmap(left)(x).square().mean()
+
+
 def pulled(m: Net, x: Tensor, y: Tensor) -> Tensor:
     found, back, *_ = torch.func.vjp(m.net, x)
     return found.square().mean() + back(y)[0].square().mean()
@@ -93,7 +106,7 @@ PROGRAMS: dict[str, Net] = {
                                                                F.relu, F.softplus, F.mish)},
     "rows": Net(rows, F.leaky_relu), "entropy": Net(entropy, torch.tanh), "normed": Net(normed, torch.tanh),
     "curvature": Net(curvature, F.silu), "pulled": Net(pulled, F.gelu), "adapted": Net(adapted, torch.tanh),
-    "derived": Net(derived, torch.tanh),
+    "derived": Net(derived, torch.tanh), "physics": Net(physics, torch.tanh),
 }  # fmt: skip
 
 

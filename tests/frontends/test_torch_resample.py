@@ -143,6 +143,9 @@ def test_complex_numbers_and_fourier_transforms() -> None:
             "mixed": lambda x, y: torch.fft.fft2(x).real,
             "whole": lambda x, y: torch.fft.ifft(torch.fft.fft(y, dim=1), dim=1, norm="ortho").real,
             "planes": lambda x, y: torch.fft.irfft2(torch.fft.rfft2(y, dim=(2, 1)), dim=(2, 1)),
+            "windows": lambda x, y: torch.stft(
+                y.flatten(1), 8, window=torch.hamming_window(8) + torch.kaiser_window(8, False), return_complex=True
+            ),
         },
         x,
         y,

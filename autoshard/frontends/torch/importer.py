@@ -24,7 +24,7 @@ from autoshard.frontends.torch.functional import (
 )
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
-from autoshard.frontends.torch.tensors import type_of_tensor
+from autoshard.frontends.torch.tensors import array_of, type_of_tensor
 from autoshard.ops.registry import lookup
 from autoshard.trace import control
 from autoshard.trace.parameter import active
@@ -101,7 +101,8 @@ class Importer:
         if types and all(one is not None and 0 in one.shape for one in types):
             return _empty(node, types)
         if name not in TABLE:
-            return self.unknown(node, name, "")
+            made = made_of_numbers(node, types)
+            return self.unknown(node, name, "") if made is None else made
         self.count += 1
         call = Call(node, types, self.counter, self.count, self.training, self.memo)
         with self.placed(node):
@@ -218,6 +219,20 @@ def _empty(node: Any, types: Sequence[TensorType | None]) -> Any:
     """Results without elements, such as slices of nothing: whatever made them, there is nothing to compute."""
     made = [np.zeros(one.shape, one.dtype.numpy) for one in types if one is not None]
     return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
+
+
+def made_of_numbers(node: Any, types: Sequence[TensorType | None]) -> np.ndarray | None:
+    """The tensor that torch makes of numbers alone, such as a window for Fourier transforms; None where an overload
+    takes tensors, makes none or several, or draws random numbers."""
+    import torch
+
+    overload = node.target
+    if not isinstance(overload, torch._ops.OpOverload) or node.all_input_nodes or len(types) != 1 or types[0] is None:
+        return None
+    if torch.Tag.nondeterministic_seeded in overload.tags:
+        return None
+    named = {key: "cpu" if key == "device" else value for key, value in node.kwargs.items()}
+    return array_of(overload(*node.args, **named).to(node.meta["val"].dtype))
 
 
 def result_types(node: Any) -> tuple[TensorType | None, ...]:

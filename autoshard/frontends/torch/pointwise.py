@@ -195,7 +195,7 @@ def _(call: Call, x: Any) -> Any:
 
 @translates("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
 def _(call: Call, x: Any, *args: Any, **options: Any) -> Any:
-    return call.cast(x)
+    return call.cast(x) if hasattr(x, "dtype") else number(x, call.dtype)  # of numbers in gradients taken inside
 
 
 # -- two operands
