@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType, dtype
+from autoshard.frontends.torch.autograd import differentiated_for, own_value
 from autoshard.frontends.torch.functional import (
     COND,
     EFFECTS,
@@ -64,7 +65,7 @@ class Importer:
         """The outputs of a graph, that of the program or one inside it."""
         held: dict[Any, Any] = {}
         outputs: list[Any] = []
-        left_out = for_checks_alone(module.graph)
+        left_out, own = for_checks_alone(module.graph), differentiated_for(module.graph)
         for node in module.graph.nodes:
             if node in left_out:
                 held[node] = None
@@ -76,7 +77,8 @@ class Importer:
                 given = node.args[0] if isinstance(node.args[0], tuple | list) else node.args  # conditions return one
                 outputs = list(_filled(given, held))
             else:
-                held[node] = self.node(node, held)
+                made = self.node(node, held)
+                held[node] = own_value(made) if node in own else made
                 if changes_first(node):
                     held[node.args[0]] = held[node]  # from here on; see `functional`
         return outputs

@@ -3,8 +3,8 @@
 They are traced to ATen overloads first, by make_fx, which goes through functorch's transformations; torch.export then
 captures the trace under the module's own names of parameters.
 
-torch.autograd.grad is refused: outside of functorch the trace holds what autograd keeps for it as detached tensors, so
-that a second gradient would stop there.
+torch.autograd.grad alone is captured by `autograd.py`. Beside functorch it is refused: outside of functorch the trace
+holds what autograd keeps for it as detached tensors, so that a second gradient would stop there.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ def _functorch_alone() -> Iterator[None]:
 
     def grad(*args: Any, **kwargs: Any) -> Any:
         if not inside:
-            raise ParseError("torch.autograd.grad inside of a module is not captured; say it by torch.func.grad")
+            raise ParseError(
+                "torch.autograd.grad is not captured in a module that uses torch.func's transformations, too; say it "
+                "by torch.func.grad"
+            )
         return own(*args, **kwargs)
 
     def within(*args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from autoshard.frontends.torch.autograd import autograd_functions
 from autoshard.frontends.torch.counts import count_functions
 from autoshard.frontends.torch.covariances import covariance_functions
 from autoshard.frontends.torch.ctc import ctc_functions
@@ -35,7 +36,7 @@ def _mode() -> Any:
 
     tables = (
         data_functions(), check_functions(), ctc_functions(), count_functions(), diagonal_functions(),
-        place_functions(), packed_functions(), covariance_functions(),
+        place_functions(), packed_functions(), covariance_functions(), autograd_functions(),
     )  # fmt: skip
     table: dict[Any, Callable] = {func: instead for one in tables for func, instead in one.items()}
 

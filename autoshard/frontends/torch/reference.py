@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autoshard.frontends.results import picked, plain
+from autoshard.frontends.torch.autograd import takes_gradients
 from autoshard.frontends.torch.flex import PLAIN_FLEX_ATTENTION
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.clipping import Clipping
@@ -46,7 +47,7 @@ def outputs_in_torch(model: RunsInTorch) -> list[np.ndarray]:
     import torch
     from torch.utils import _pytree as pytree
 
-    with torch.set_grad_enabled(model.optimizer is not None):
+    with torch.set_grad_enabled(model.optimizer is not None or takes_gradients(model.program.graph)):
         found = _result(model, _module(model))
     return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
 
@@ -60,7 +61,7 @@ def state_in_torch(model: RunsInTorch) -> dict[str, np.ndarray]:
     import torch
 
     module = _module(model)
-    with torch.set_grad_enabled(model.optimizer is not None):
+    with torch.set_grad_enabled(model.optimizer is not None or takes_gradients(model.program.graph)):
         found = _result(model, module)
     held = _named(model, module)
     if model.optimizer is not None:

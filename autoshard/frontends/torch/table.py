@@ -46,7 +46,7 @@ class Refused(AutoshardError):
 
 _FAMILIES = (
     "pointwise", "shapes", "reduce", "indexing", "contract", "norm", "resample", "window", "composites", "complexes",
-    "markers", "experts", "ctc", "counts", "quantize",
+    "markers", "autograd", "experts", "ctc", "counts", "quantize",
     "linalg", "order", "special", "random", "scatter", "sampling",
 )  # fmt: skip
 
