@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard import Parameter, nn, ops, trace
+from autoshard import Parameter, nn, ops, optim, trace
 from autoshard.cli import model_run
 from autoshard.cli.agreement import Agreement, compare
 from autoshard.cli.module_run import is_narrow
@@ -123,6 +123,16 @@ def test_rounding_moves_what_adam_makes_of_a_gradient_that_is_zero() -> None:
     moved = last(moved_by_rounding(step.traced, given, ["bias", "weight", "unknown"]))
     assert set(moved) == {"bias", "weight"}
     assert np.all(moved["weight"] < 1e-5) and np.all(moved["bias"] > 1e-4)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rounding_moves_imaginary_parts_too() -> None:
+    x = np.linspace(0.1, 1, 6, dtype=np.float32)
+    weight = Parameter(np.exp(1j * np.arange(6)).astype(np.complex64), name="weight")
+    adam = optim.Adam([weight], 0.1)
+    step = train_step(lambda x: ops.reduce_sum(ops.square(ops.imaginary_part(ops.mul(weight, x)))), adam, x)
+    (moved, *_) = moved_by_rounding(step.traced, step.traced.inputs(x), ["weight"])
+    assert moved["weight"].dtype == np.float64 and 0 < moved["weight"].max() < 1e-5
 
 
 def test_rounding_moves_sums_that_cancel_out() -> None:
