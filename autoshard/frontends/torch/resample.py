@@ -15,6 +15,7 @@ from autoshard import ops
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.shapes import padded, reshaped, spread
 from autoshard.frontends.torch.table import Call, axis, cast, do, translates
+from autoshard.ops.resampling import averaging, taps, windows
 
 Line = Callable[[int, int], np.ndarray]
 
@@ -37,21 +38,6 @@ def picked_up(x: Any, dim: int, places: np.ndarray) -> Any:
 
 
 # -- interpolation
-
-
-def scale(new: int, old: int, corners: bool, factor: float | None) -> float:
-    """How far a step in the result goes in the source."""
-    if corners:
-        return (old - 1) / (new - 1) if new > 1 else 0.0
-    return 1 / factor if factor else old / new
-
-
-def taps(new: int, old: int, corners: bool, factor: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each new place the two old ones that it lies between, and how far it is from the first."""
-    step, places = scale(new, old, corners, factor), np.arange(new)
-    at = places * step if corners else np.maximum((places + 0.5) * step - 0.5, 0)
-    low = np.minimum(at.astype(np.int64), old - 1)
-    return low, np.minimum(low + 1, old - 1), (at - low).astype(np.float32)
 
 
 def _linear(x: Any, dim: int, new: int, corners: bool, factor: float | None) -> Any:
@@ -82,19 +68,7 @@ for _name, _count in (("linear1d", 1), ("bilinear2d", 2), ("trilinear3d", 3)):
     _interpolation(_name, _count)
 
 
-# -- adaptive pooling: window i reaches from i * old / new, rounded down, to (i + 1) * old / new, rounded up
-
-
-def windows(new: int, old: int) -> list[range]:
-    return [range(i * old // new, -(-(i + 1) * old // new)) for i in range(new)]
-
-
-def averaging(new: int, old: int) -> np.ndarray:
-    """The matrix [new, old] that takes the mean of each window."""
-    matrix = np.zeros((new, old))
-    for row, window in zip(matrix, windows(new, old), strict=True):
-        row[window.start : window.stop] = 1 / len(window)
-    return matrix
+# -- adaptive pooling
 
 
 def _adaptive(count: int) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from autoshard import ops
 from autoshard.core.tensortype import dtype
-from autoshard.frontends.torch.resample import multiplied, scale
+from autoshard.frontends.torch.resample import multiplied
 from autoshard.frontends.torch.shapes import cut, reshaped, spread
 from autoshard.frontends.torch.table import Call, cast, do, number, translates
+from autoshard.ops.resampling import scale
 
 LINEAR, NEAREST, CUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)

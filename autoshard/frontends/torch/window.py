@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
-from autoshard.core.tensortype import DType, dtype
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.resample import covered, shares, with_positions
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import TABLE, Call, do, translates
 from autoshard.ops.body import Body
+from autoshard.ops.resampling import lies_over
 
 
 def _each(value: Any, count: int) -> tuple[int, ...]:
@@ -226,7 +227,8 @@ def _nearest(count: int) -> None:
     def translated(call: Call, x: Any, factors: Sequence[float | None]) -> Any:
         lead = len(x.shape) - count
         for dim, factor in enumerate(factors, lead):
-            x = do(ops.gather, x, _lies_over(call.shape[dim], x.shape[dim], factor, call.dtype), axis=dim)
+            kind = np.float64 if call.dtype.name == "f64" else np.float32  # torch's digits
+            x = do(ops.gather, x, lies_over(call.shape[dim], x.shape[dim], factor, kind), axis=dim)
         return x
 
     @translates(f"aten.upsample_nearest{count}d.vec")
@@ -236,14 +238,6 @@ def _nearest(count: int) -> None:
     @translates(f"aten.upsample_nearest{count}d.default")
     def _(call: Call, x: Any, size: Any, *factors: float | None) -> Any:
         return translated(call, x, factors or (None,) * count)
-
-
-def _lies_over(new: int, old: int, factor: float | None, of: DType) -> np.ndarray:
-    """The element that each place looks up: its number divided by the factor (new / old if none was given), rounded
-    down; reckoned in the digits that torch reckons in, of which it depends on which side of a border a place lies."""
-    kind = np.float64 if of.name == "f64" else np.float32
-    step = kind(1 / factor if factor else kind(old) / kind(new))
-    return np.minimum(np.floor(np.arange(new, dtype=kind) * step).astype(np.int64), old - 1)
 
 
 for _count in (1, 2, 3):
