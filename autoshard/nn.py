@@ -40,8 +40,4 @@ __all__ = [*_nn.__all__, *_OWN]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name == "TransformerEncoderLayer":
-        raise AttributeError(
-            "autoshard.nn has no TransformerEncoderLayer: MindSpore's is another one; ours is TransformerBlock"
-        )
     return getattr(_nn, name)

@@ -25,7 +25,8 @@ _HOME = {
     "autoshard.mindspore.layout": ("Layout",),
     "autoshard.mindspore.sharding": ("reshard", "shard"),
     "autoshard.mindspore.metrics": (
-        "Accuracy", "Loss", "MAE", "MSE", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
+        "Accuracy", "F1", "Fbeta", "Loss", "MAE", "MSE", "Metric", "Precision", "Recall",
+        "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
         "TopKCategoricalAccuracy", "get_metric_fn",
     ),
     "autoshard.mindspore.parallel": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -133,8 +134,133 @@ class Top5CategoricalAccuracy(TopKCategoricalAccuracy):
         super().__init__(5)
 
 
-_BY_NAME: dict[str, Callable[[], Metric]] = {
+class _Counted(Metric):
+    """Base of metrics by class: how many rows are of it, how many were found to be, and how many of these are."""
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.right: Any = 0
+        self.found: Any = 0
+        self.wanted: Any = 0
+        self.columns = 0
+
+    def _take(self, found: np.ndarray, wanted: np.ndarray) -> None:
+        """Take up rows of 0s and 1s [rows, classes]."""
+        what = type(self).__name__
+        if self.columns not in (0, found.shape[1]):
+            raise MetricError(f"{what}: {found.shape[1]} classes come after batches with {self.columns}")
+        self.columns = found.shape[1]
+        sums = (found * wanted).sum(0), found.sum(0), wanted.sum(0)
+        self.right, self.found, self.wanted = (
+            self._joined(old, new) for old, new in zip((self.right, self.found, self.wanted), sums, strict=True)
+        )
+
+    def _joined(self, old: Any, new: np.ndarray) -> Any:
+        return old + new
+
+    def _by_class(self, inputs: tuple[Any, ...]) -> None:
+        what = type(self).__name__
+        scores, labels = _pair(inputs, what)
+        best, wanted = _classes(scores, labels, what)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < scores.shape[1]:
+            raise MetricError(f"{what}: labels reach from {wanted.min()} to {wanted.max()}; scores are {scores.shape}")
+        ones = np.eye(scores.shape[1])
+        self._take(ones[best], ones[wanted.astype(np.int64)])
+
+    def _share(self, part: Any, whole: Any, average: bool) -> Any:
+        """MindSpore's division: 0 where there is nothing."""
+        if not self.columns:
+            raise MetricError(f"{type(self).__name__}: nothing to evaluate; update(...) comes first")
+        shares = part / (whole + sys.float_info.min)
+        return shares.mean() if average else shares
+
+
+class _ByType(_Counted):
+    """Of scores and class numbers (or one-hot rows); with "multilabel" of rows of 0s and 1s, one by one."""
+
+    def __init__(self, eval_type: str = "classification") -> None:
+        if eval_type not in ("classification", "multilabel"):
+            raise MetricError(
+                f"{type(self).__name__}: eval_type is {eval_type!r}; it is 'classification' or 'multilabel'"
+            )
+        self.eval_type = eval_type
+        super().__init__()
+
+    def update(self, *inputs: Any) -> None:
+        """Take up a batch: scores [N, C] and class numbers [N], or rows of 0s and 1s [N, C] twice."""
+        if self.eval_type == "classification":
+            self._by_class(inputs)
+            return
+        found, wanted = _pair(inputs, type(self).__name__)
+        if found.ndim < 2 or found.shape != wanted.shape:
+            raise MetricError(
+                f"{type(self).__name__}: {found.shape} and labels {wanted.shape}; both are [N, C], of 0s and 1s"
+            )
+        # A row's labels are what is counted: rows take the place of classes.
+        self.columns = 0
+        self._take(*(one.swapaxes(1, 0).reshape(one.shape[1], -1) for one in (found, wanted)))
+
+    def _joined(self, old: Any, new: np.ndarray) -> Any:
+        return old + new if self.eval_type == "classification" else np.append([] if np.isscalar(old) else old, new)
+
+
+class Precision(_ByType):
+    """By class the share of what was found to be of it that is."""
+
+    def eval(self, average: bool = False) -> Any:
+        """By class, or their mean.
+
+        Raises:
+            MetricError: there was no batch.
+        """
+        return self._share(self.right, self.found, average)
+
+
+class Recall(_ByType):
+    """By class the share of what is of it that was found."""
+
+    def eval(self, average: bool = False) -> Any:
+        """By class, or their mean.
+
+        Raises:
+            MetricError: there was no batch.
+        """
+        return self._share(self.right, self.wanted, average)
+
+
+class Fbeta(_Counted):
+    """By class the mean of precision and recall, weighted by beta: (1 + beta^2) right / (beta^2 wanted + found)."""
+
+    def __init__(self, beta: float) -> None:
+        if not beta > 0:
+            raise MetricError(f"Fbeta: beta is {beta!r}; it is a number above 0")
+        self.beta = beta
+        super().__init__()
+
+    def update(self, *inputs: Any) -> None:
+        """Take up a batch: scores [N, C] and class numbers [N] (or one-hot rows)."""
+        self._by_class(inputs)
+
+    def eval(self, average: bool = False) -> Any:
+        """By class, or their mean.
+
+        Raises:
+            MetricError: there was no batch.
+        """
+        square = self.beta**2
+        return self._share((1 + square) * self.right, square * self.wanted + self.found, average)
+
+
+class F1(Fbeta):
+    """Fbeta of beta 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+
+_BY_NAME: dict[str, Callable[..., Metric]] = {
     "accuracy": Accuracy, "acc": Accuracy, "loss": Loss, "mae": MAE, "mse": MSE,
+    "precision": Precision, "recall": Recall, "F1": F1, "topk": TopKCategoricalAccuracy,
     "top_1_accuracy": Top1CategoricalAccuracy, "top_5_accuracy": Top5CategoricalAccuracy,
 }  # fmt: skip
 

@@ -24,8 +24,13 @@ from autoshard.trace.cell import Cell
 from autoshard.trace.parameter import cast_all_to
 from autoshard.util.errors import ContextError
 
-WHITE_CELLS = (nn.Conv1d, nn.Conv2d, nn.Dense)
-WHITE_PRIMITIVES = tuple(PRIMITIVES[name] for name in ("Conv2D", "MatMul", "BatchMatMul", "PReLU", "ReLU"))
+WHITE_CELLS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Dense, nn.LSTMCell, nn.RNNCell,
+    nn.GRUCell,
+)  # fmt: skip
+WHITE_PRIMITIVES = tuple(
+    PRIMITIVES[name] for name in ("Conv2D", "Conv2DTranspose", "MatMul", "BatchMatMul", "PReLU", "ReLU")
+)
 BLACK = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
 LEVELS = ("O0", "O1", "O2", "O3")
 _BY_TARGET = {"GPU": "O2", "Ascend": "O3"}

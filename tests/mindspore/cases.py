@@ -1028,6 +1028,71 @@ DOCUMENTED = {
     "training(nn.SyncBatchNorm(4))(im)": lambda n: (
         (n["im"] - n["im"].mean((0, 2, 3), keepdims=True)) / np.sqrt(n["im"].var((0, 2, 3), keepdims=True) + 1e-5)
     ),
+    "nn.InstanceNorm2d(4)(im)": lambda n: _instances(n["im"]),
+    "nn.InstanceNorm1d(3)(b)": lambda n: _instances(n["b"]),
+    "nn.InstanceNorm3d(2)(im.reshape(2, 2, 2, 5, 7))": lambda n: _instances(n["im"].reshape(2, 2, 2, 5, 7)),
+    "ops.group_norm(im, 2, ch, chp)": lambda n: (
+        _instances(n["im"].reshape(2, 2, -1)).reshape(2, 4, 5, 7) * n["ch"][:, None, None] + n["chp"][:, None, None]
+    ),
+    "ops.conv1d(b, w[:, :3, 0])": lambda n: sum(
+        np.einsum("ncl,oc->nol", n["b"][..., k : k + 3], n["w"][:, :3, 0, k]) for k in (0, 1)
+    ),
+    "ops.conv3d(one[None], one[:, :, None, :2, :2])": lambda n: sum(
+        n["one"][None, ..., i : i + 4, j : j + 4] * n["one"][0, 0, i, j] for i in (0, 1) for j in (0, 1)
+    ),
+    "ops.Conv2DTranspose(6, (3, 2))(im[:, :, :, :6].reshape(1, 6, 4, 10), w, (1, 4, 6, 11))": lambda n: _spread(
+        n["im"][..., :6].reshape(1, 6, 4, 10), n["w"]
+    ),
+    "ops.interpolate(im, (10, 14))": lambda n: n["im"].repeat(2, 2).repeat(2, 3),
+    'ops.upsample(b, 7, mode="linear", align_corners=True)': lambda n: np.stack(
+        [n["b"][..., i // 2] if i % 2 == 0 else (n["b"][..., i // 2] + n["b"][..., i // 2 + 1]) / 2 for i in range(7)],
+        -1,
+    ),
+    "ops.adaptive_avg_pool2d(im, (2, None))": lambda n: np.stack(
+        [n["im"][:, :, :3].mean(2), n["im"][:, :, 2:].mean(2)], 2
+    ),
+    "ops.pixel_shuffle(im, 2)": lambda n: (
+        n["im"].reshape(2, 1, 2, 2, 5, 7).transpose(0, 1, 4, 2, 5, 3).reshape(2, 1, 10, 14)
+    ),
+    "ops.pixel_unshuffle(ops.pixel_shuffle(im, 2), 2)": lambda n: n["im"],
+    "nn.PixelShuffle(2)(im)": lambda n: (
+        n["im"].reshape(2, 1, 2, 2, 5, 7).transpose(0, 1, 4, 2, 5, 3).reshape(2, 1, 10, 14)
+    ),
+    "nn.PixelUnshuffle(5)(im[..., :5])": lambda n: n["im"][..., :5].reshape(2, 100, 1, 1),
+    "ops.TensorScatterMax()(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.maximum, n),
+    "ops.tensor_scatter_max(x, T([[2], [0], [-1]], ms.int32), y)": lambda n: _folded(np.maximum, n),
+    "ops.TensorScatterMin()(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.minimum, n),
+    "ops.tensor_scatter_min(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.minimum, n),
+    "ops.TensorScatterMul()(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.multiply, n),
+    "ops.tensor_scatter_mul(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.multiply, n),
+    "ops.TensorScatterDiv()(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.divide, n),
+    "ops.tensor_scatter_div(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.divide, n),
+    "ops.tensor_scatter_sub(x, T([[2], [0], [2]], ms.int32), y)": lambda n: _folded(np.subtract, n),
+    "ops.TensorScatterElements()(x, T([[2, 0, -1, 1]], ms.int32), y[:1])": lambda n: np.where(
+        np.arange(3)[:, None] == [2, 0, 2, 1], n["y"][0], n["x"]
+    ),
+    'ops.tensor_scatter_elements(x, T([[1], [1], [0]], ms.int32), y[:, :1], 1, "add")': lambda n: (
+        n["x"] + np.array([[0, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0]]) * n["y"][:, :1]
+    ),
+    "ops.UnsortedSegmentMax()(x, T([1, 0, 1], ms.int32), 2)": lambda n: np.stack([n["x"][1], n["x"][::2].max(0)]),
+    "ops.unsorted_segment_max(x, T([1, 0, -1], ms.int32), 2)": lambda n: n["x"][[1, 0]],
+    "ops.UnsortedSegmentMin()(x, T([1, 0, 1], ms.int32), 2)": lambda n: np.stack([n["x"][1], n["x"][::2].min(0)]),
+    "ops.unsorted_segment_min(x, T([1, 0, 1], ms.int32), 2)": lambda n: np.stack([n["x"][1], n["x"][::2].min(0)]),
+    "ops.UnsortedSegmentProd()(x, T([1, 0, 1], ms.int32), 3)": lambda n: np.stack(
+        [n["x"][1], n["x"][::2].prod(0), np.ones(4)]
+    ),
+    "ops.unsorted_segment_prod(x, T([1, 0, 1], ms.int32), 2)": lambda n: np.stack([n["x"][1], n["x"][::2].prod(0)]),
+    "ops.identity(x)": lambda n: n["x"],
+    "ops.dtype(x) == ms.float32": lambda n: True,
+    "nn.ClipByNorm()(x, 0.5)": lambda n: n["x"] * 0.5 / np.linalg.norm(n["x"]),
+    "nn.ClipByNorm(1)(x, v[:1] * 0 + 9)": lambda n: n["x"],
+    "measured(ms.train.Precision(), prob, lab)": lambda n: _shares(n, "found"),
+    "measured(ms.train.Recall(), prob, lab)": lambda n: _shares(n, "wanted"),
+    "measured(ms.train.F1(), prob, lab)": lambda n: _shares(n, "found", "wanted"),
+    "measured(ms.train.Fbeta(1), prob, lab)": lambda n: _shares(n, "found", "wanted"),
+    'measured(ms.train.get_metric_fn("precision", "multilabel"), yes, no)': lambda n: np.tile(
+        (n["yes"] & n["no"]).sum(1) / n["yes"].sum(1), 2
+    ),
     "v.repeat(2)": lambda n: np.tile(n["v"], 2),
     "x.repeat(2, 1)": lambda n: np.tile(n["x"], (2, 1)),
 }
@@ -1040,3 +1105,34 @@ def _normed(x: np.ndarray) -> np.ndarray:
 
 def _rms(x: np.ndarray) -> np.ndarray:
     return np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def _instances(x: np.ndarray) -> np.ndarray:
+    dims = tuple(range(2, x.ndim))
+    off = x - x.mean(dims, keepdims=True)
+    return off / np.sqrt((off**2).mean(dims, keepdims=True) + 1e-5)
+
+
+def _spread(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """x [N, C, H, W] under windows w [C, out, 3, 2] that are added up where they overlap."""
+    found = np.zeros((len(x), w.shape[1], x.shape[2] + 2, x.shape[3] + 1))
+    for i in range(3):
+        for j in range(2):
+            found[:, :, i : i + x.shape[2], j : j + x.shape[3]] += np.einsum("nchw,co->nohw", x, w[:, :, i, j])
+    return found
+
+
+def _folded(by: Any, n: dict[str, Any]) -> np.ndarray:
+    """x with rows of y put together with its rows 2, 0 and 2."""
+    found = n["x"].copy()
+    for row, update in zip((2, 0, 2), n["y"], strict=True):
+        found[row] = by(found[row], update)
+    return found
+
+
+def _shares(n: dict[str, Any], *of: str) -> np.ndarray:
+    """Twice what is found and is there, by class, of so much as these are together (of one kind: once)."""
+    ones = np.eye(4)
+    found, wanted = ones[n["prob"].argmax(1)], ones[n["lab"]]
+    whole = sum({"found": found.sum(0), "wanted": wanted.sum(0)}[name] for name in of)
+    return np.divide(len(of) * (found * wanted).sum(0), whole, out=np.zeros(4), where=whole > 0)

@@ -18,9 +18,11 @@ from autoshard.mindspore.nn.conv import (
     AvgPool2d,
     Conv1d,
     Conv2d,
+    Conv3d,
     MaxPool1d,
     MaxPool2d,
 )
+from autoshard.mindspore.nn.conv_transposed import Conv1dTranspose, Conv2dTranspose
 from autoshard.mindspore.nn.dynamic_lr import (
     cosine_decay_lr,
     exponential_decay_lr,
@@ -35,8 +37,12 @@ from autoshard.mindspore.nn.layers import (
     ELU,
     GELU,
     GLU,
+    ClipByNorm,
     Dense,
     Dropout,
+    Dropout1d,
+    Dropout2d,
+    Dropout3d,
     Embedding,
     FastGelu,
     Flatten,
@@ -77,6 +83,7 @@ from autoshard.mindspore.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    CTCLoss,
     HuberLoss,
     KLDivLoss,
     L1Loss,
@@ -90,9 +97,29 @@ from autoshard.mindspore.nn.loss import (
 )
 from autoshard.mindspore.nn.loss_scale import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell
 from autoshard.mindspore.nn.micro_batches import GradAccumulationCell, PipelineCell
-from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, SyncBatchNorm
+from autoshard.mindspore.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    SyncBatchNorm,
+)
 from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
 from autoshard.mindspore.nn.optim_formulas import FTRL, Adagrad, Lamb, RMSProp
+from autoshard.mindspore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from autoshard.mindspore.nn.transformer import (
+    MultiheadAttention,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from autoshard.mindspore.nn.vision import PixelShuffle, PixelUnshuffle, Upsample
 from autoshard.trace.cell import Cell, CellList, SequentialCell
 from autoshard.util.offered import NotOfferedError
 
@@ -100,24 +127,28 @@ _ABOVE = {
     **dict.fromkeys(("TrainOneStepCell", "TrainOneStepWithLossScaleCell"), "autoshard.mindspore.one_step"),
     **dict.fromkeys(
         ("Accuracy", "Loss", "MAE", "MSE", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
-         "TopKCategoricalAccuracy", "get_metric_fn"),
+         "TopKCategoricalAccuracy", "get_metric_fn", "F1", "Fbeta", "Precision", "Recall"),
         "autoshard.mindspore.metrics",
     ),
 }  # fmt: skip
 
 __all__ = [
-    "CELU", "ELU", "FTRL", "GELU", "GLU", "SGD", "Adagrad", "Adam", "AdamWeightDecay", "AdaptiveAvgPool2d",
-    "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell",
-    "CellList", "Conv1d", "Conv2d", "CosineDecayLR", "CrossEntropyLoss", "Dense", "Dropout",
-    "DynamicLossScaleUpdateCell", "Embedding", "ExponentialDecayLR", "FastGelu", "FixedLossScaleUpdateCell",
-    "Flatten", "GradAccumulationCell", "GroupNorm", "HShrink", "HSigmoid", "HSwish", "Hardtanh", "HuberLoss",
-    "Identity", "InverseDecayLR", "KLDivLoss", "L1Loss", "Lamb", "LayerNorm", "LeakyReLU", "LogSigmoid",
-    "LogSoftmax", "LossBase", "MAELoss", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss",
-    "NaturalExpDecayLR", "PReLU", "Pad", "PipelineCell", "RMSProp", "PolynomialDecayLR", "ReLU", "ReLU6", "SeLU",
-    "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftShrink", "Softmax", "SoftmaxCrossEntropyWithLogits",
-    "Softmin", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink", "Threshold", "WarmUpLR", "WithLossCell",
-    "cosine_decay_lr", "exponential_decay_lr", "get_activation", "inverse_decay_lr", "natural_exp_decay_lr",
-    "piecewise_constant_lr", "polynomial_decay_lr", "warmup_lr",
+    "Adagrad", "Adam", "AdamWeightDecay", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BCELoss",
+    "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CELU", "CTCLoss", "Cell", "CellList",
+    "ClipByNorm", "Conv1d", "Conv1dTranspose", "Conv2d", "Conv2dTranspose", "Conv3d", "CosineDecayLR",
+    "CrossEntropyLoss", "Dense", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "DynamicLossScaleUpdateCell",
+    "ELU", "Embedding", "ExponentialDecayLR", "FTRL", "FastGelu", "FixedLossScaleUpdateCell", "Flatten", "GELU",
+    "GLU", "GRU", "GRUCell", "GradAccumulationCell", "GroupNorm", "HShrink", "HSigmoid", "HSwish", "Hardtanh",
+    "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "InverseDecayLR", "KLDivLoss",
+    "L1Loss", "LSTM", "LSTMCell", "Lamb", "LayerNorm", "LeakyReLU", "LogSigmoid", "LogSoftmax", "LossBase", "MAELoss",
+    "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "MultiheadAttention", "NLLLoss", "NaturalExpDecayLR",
+    "PReLU", "Pad", "PipelineCell", "PixelShuffle", "PixelUnshuffle", "PolynomialDecayLR", "RMSProp", "RNN",
+    "RNNCell", "ReLU", "ReLU6", "SGD", "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftShrink",
+    "Softmax", "SoftmaxCrossEntropyWithLogits", "Softmin", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink",
+    "Threshold", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+    "TransformerEncoderLayer", "Upsample", "WarmUpLR", "WithLossCell", "cosine_decay_lr", "exponential_decay_lr",
+    "get_activation", "inverse_decay_lr", "natural_exp_decay_lr", "piecewise_constant_lr", "polynomial_decay_lr",
+    "warmup_lr",
 ]  # fmt: skip
 
 

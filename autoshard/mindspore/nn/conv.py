@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoshard import ops as core
 from autoshard.mindspore import ops
 from autoshard.mindspore.nn.layers import biases, weights
 from autoshard.mindspore.ops import windows
@@ -39,7 +38,7 @@ class Conv2d(Cell):
     ) -> None:
         super().__init__()
         kernel = windows.each(kernel_size, 2, "Conv2d: kernel_size")
-        shape = _weight_shape("Conv2d", in_channels, out_channels, kernel, group, pad_mode, padding)
+        shape = weight_shape("Conv2d", in_channels, out_channels, kernel, group, pad_mode, padding)
         self.in_channels, self.out_channels, self.kernel_size, self.has_bias = (
             in_channels,
             out_channels,
@@ -60,9 +59,10 @@ class Conv2d(Cell):
         return self.bias_add(y, self.bias) if self.has_bias else y
 
 
-def _weight_shape(
+def weight_shape(
     what: str, inputs: int, outputs: int, kernel: tuple[int, ...], group: int, mode: str, padding: Any
 ) -> tuple[int, ...]:
+    """Of a convolution's weight. Raises ShapeError: channels, sizes or padding that do not fit together."""
     windows.pads(mode, padding, kernel, [(1, 1)] * len(kernel), what)
     if min(inputs, outputs, group, *kernel) < 1 or inputs % group or outputs % group:
         raise ShapeError(
@@ -91,7 +91,7 @@ class Conv1d(Cell):
         dtype: Any = "f32",
     ) -> None:
         super().__init__()
-        shape = _weight_shape("Conv1d", in_channels, out_channels, (1, kernel_size), group, pad_mode, padding)
+        shape = weight_shape("Conv1d", in_channels, out_channels, (1, kernel_size), group, pad_mode, padding)
         self.weight = weights(weight_init, shape, dtype)
         self.has_bias = has_bias
         if has_bias:
@@ -107,6 +107,41 @@ class Conv1d(Cell):
     def construct(self, x: Any) -> Any:
         y = self.conv2d(self.expand_dims(x, 2), self.weight)
         return self.squeeze(self.bias_add(y, self.bias) if self.has_bias else y)
+
+
+class Conv3d(Cell):
+    """Sums of products under windows of `weight` [out_channels, in_channels / group, d, h, w] of [N, C, D, H, W]."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        pad_mode: str = "same",
+        padding: Any = 0,
+        dilation: Any = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        data_format: str = "NCDHW",
+        dtype: Any = "f32",
+    ) -> None:
+        super().__init__()
+        if data_format != "NCDHW":
+            raise ShapeError(f"Conv3d: data_format is {data_format!r}; only 'NCDHW' is offered here")
+        kernel = windows.each(kernel_size, 3, "Conv3d: kernel_size")
+        shape = weight_shape("Conv3d", in_channels, out_channels, kernel, group, pad_mode, padding)
+        self.weight = weights(weight_init, shape, dtype)
+        self.has_bias, self.made = has_bias, (pad_mode, padding, stride, dilation, group, "Conv3d")
+        if has_bias:
+            self.bias = biases(bias_init, (out_channels,), dtype, shape)
+            self.bias_add = ops.BiasAdd()
+
+    def construct(self, x: Any) -> Any:
+        y = windows.convolve(x, self.weight, *self.made)
+        return self.bias_add(y, self.bias) if self.has_bias else as_tensors(y)
 
 
 # -- pools
@@ -246,19 +281,11 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveAvgPool2d(Cell):
-    """Means of equal windows, so many that the result's last two dims are `output_size`, which must divide x's."""
+    """Means of windows, so many that the result's last two dims are `output_size`; None keeps a dim."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
 
     def construct(self, x: Any) -> Any:
-        wanted = [size if one is None else one for one, size in zip(self.output_size, x.shape[-2:], strict=True)]
-        if any(size % one for one, size in zip(wanted, x.shape[-2:], strict=True)):
-            raise ShapeError(
-                f"AdaptiveAvgPool2d: {tuple(wanted)} does not divide {tuple(x.shape[-2:])}; only that is offered"
-            )
-        kernel = [size // one for one, size in zip(wanted, x.shape[-2:], strict=True)]
-        if wanted == [1, 1]:
-            return as_tensors(core.reduce_mean(x, axis=(-2, -1), keep_dims=True))
-        return as_tensors(windows.average(x, kernel, kernel, ((0, 0), (0, 0)), None))
+        return ops.adaptive_avg_pool2d(x, self.output_size)

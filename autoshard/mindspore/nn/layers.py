@@ -18,6 +18,7 @@ from autoshard.mindspore import ops
 from autoshard.mindspore.ops.entries import dims_of
 from autoshard.mindspore.ops.neural import with_count
 from autoshard.mindspore.ops.primitive import Named, as_tensors
+from autoshard.mindspore.ops.shapes import axes as ops_axes
 from autoshard.trace.cell import Cell
 from autoshard.trace.initializer import Uniform, deferred, next_seed
 from autoshard.trace.parameter import Parameter
@@ -178,6 +179,51 @@ class Dropout(Cell):
         return as_tensors(x)
 
 
+class _ChannelDropout(Cell):
+    """While training, sets whole channels (dim 1) of samples to 0 and scales the others so that the mean stays.
+
+    Args:
+        p: the share of channels that becomes 0.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if isinstance(p, bool) or not 0 <= p <= 1:
+            raise ShapeError(f"{type(self).__name__}: p is {p!r}; the share of channels is between 0 and 1")
+        self.p = p
+        self.dropout = Dropout(p=p) if 0 < p < 1 else None
+
+    def construct(self, x: Any) -> Any:
+        if len(x.shape) not in self.ranks:
+            dims = " or ".join(map(str, self.ranks))
+            raise ShapeError(f"{type(self).__name__}: x is {tuple(x.shape)}; it has {dims} dims")
+        if not self.training or self.p == 0:
+            return x
+        if self.dropout is None:
+            return as_tensors(core.zeros_like(x))
+        lead = len(x.shape) - max(self.ranks) + 2  # batch and channels
+        shape = (*x.shape[:lead], *(1,) * (len(x.shape) - lead))
+        kept = self.dropout(core.fill(shape=shape, value=1, dtype=element(x.dtype).name))
+        return as_tensors(core.mul(x, kept))
+
+
+class Dropout1d(_ChannelDropout):
+    __doc__ = _ChannelDropout.__doc__
+    ranks = (2, 3)
+
+
+class Dropout2d(_ChannelDropout):
+    __doc__ = _ChannelDropout.__doc__
+    ranks = (4,)
+
+
+class Dropout3d(_ChannelDropout):
+    __doc__ = _ChannelDropout.__doc__
+    ranks = (5,)
+
+
 class Flatten(Cell):
     """The dims from `start_dim` to `end_dim` as one."""
 
@@ -201,6 +247,19 @@ class Identity(Cell):
 
     def construct(self, input: Any) -> Any:
         return input
+
+
+class ClipByNorm(Cell):
+    """`construct(x, clip_norm)`: x clip_norm / norm where the norm over `axis` (by default all) is larger, else x."""
+
+    def __init__(self, axis: Any = None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def construct(self, x: Any, clip_norm: Any) -> Any:
+        norm = core.sqrt(core.reduce_sum(core.square(x), axis=ops_axes(self.axis), keep_dims=True))
+        limit = core.cast(clip_norm, dtype=element(x.dtype).name) if hasattr(clip_norm, "dtype") else float(clip_norm)
+        return as_tensors(core.div(core.mul(x, limit), core.maximum(norm, limit)))
 
 
 class Pad(Cell):

@@ -156,6 +156,21 @@ class BCEWithLogitsLoss(_FunctionLoss):
         super().__init__(reduction, weight=weight, pos_weight=pos_weight)
 
 
+class CTCLoss(LossBase):
+    """For each sequence the negative logarithm of the probability of its labels, over all alignments (Graves 2006).
+
+    `construct(log_probs, targets, input_lengths, target_lengths)`: see `ops.ctc_loss`.
+    """
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def construct(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
+        lengths = input_lengths, target_lengths
+        return ops.ctc_loss(log_probs, targets, *lengths, self.blank, self.reduction, self.zero_infinity)
+
+
 class KLDivLoss(LossBase):
     """labels (log(labels) - logits), where logits are logarithms of probabilities."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore import ops
+from autoshard.mindspore.ops.math import along
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.trace.cell import Cell
 from autoshard.trace.initializer import deferred
@@ -208,3 +209,59 @@ class GroupNorm(Cell):
         unit = self.together(self.standardize(grouped)[0], shape=tuple(x.shape))
         gamma, beta = (core.reshape(one, shape=(channels, 1, 1)) for one in (self.gamma, self.beta))
         return self.add(self.mul(unit, gamma), beta)
+
+
+class _InstanceNorm(Cell):
+    """Takes mean and scale of each channel (dim 1) out of each sample, then times gamma plus beta.
+
+    They are those of the sample while training and else; `momentum` is of moving ones that MindSpore keeps and never
+    takes, which are not kept here.
+    """
+
+    rank: int
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        gamma_init: Any = "ones",
+        beta_init: Any = "zeros",
+        dtype: Any = "f32",
+    ) -> None:
+        super().__init__()
+        if num_features < 1 or not 0 <= momentum <= 1:
+            raise ShapeError(
+                f"{type(self).__name__}: num_features is {num_features} and momentum {momentum}; they are at least 1, "
+                "and between 0 and 1"
+            )
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.gamma = _held(gamma_init, (num_features,), dtype, trained=affine)
+        self.beta = _held(beta_init, (num_features,), dtype, trained=affine)
+        self.standardize = core.primitive_class(core.standardize)(begin_norm_axis=2, epsilon=eps)
+        self.mul, self.add = ops.Mul(), ops.Add()
+
+    def construct(self, x: Any) -> Any:
+        if len(x.shape) != self.rank or x.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__} of {self.num_features} features: x is {tuple(x.shape)}; it has {self.rank} "
+                "dims, and the features are dim 1"
+            )
+        gamma, beta = (along(one, x, 1) for one in (self.gamma, self.beta))
+        return self.add(self.mul(self.standardize(x)[0], gamma), beta)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__
+    rank = 3
+
+
+class InstanceNorm2d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__
+    rank = 4
+
+
+class InstanceNorm3d(_InstanceNorm):
+    __doc__ = _InstanceNorm.__doc__
+    rank = 5

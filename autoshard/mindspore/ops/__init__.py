@@ -23,6 +23,7 @@ from autoshard.mindspore.ops import neural as _neural
 from autoshard.mindspore.ops import shapes as _shapes
 from autoshard.mindspore.ops import state as _state
 from autoshard.mindspore.ops import windows as _windows
+from autoshard.mindspore.ops.maps import HyperMap, Map, MultitypeFuncGraph, partial
 from autoshard.mindspore.ops.primitive import PRIMITIVES as _PRIMITIVES
 from autoshard.ops.primitive import Primitive
 from autoshard.util.offered import NotOfferedError
@@ -30,6 +31,7 @@ from autoshard.util.offered import NotOfferedError
 _PAGES = (_math, _shapes, _index, _neural, _windows, _loss, _state)
 _OFFERED: dict[str, Any] = {name: getattr(page, name) for page in _PAGES for name in _PRIMITIVES if name in vars(page)}
 _OFFERED.update({name: getattr(functional, name) for name in functional.__all__}, Primitive=Primitive)
+_OFFERED.update(HyperMap=HyperMap, Map=Map, MultitypeFuncGraph=MultitypeFuncGraph, partial=partial)
 
 _ABOVE = dict.fromkeys(("GradOperation", "grad", "value_and_grad"), "autoshard.mindspore.gradients")
 

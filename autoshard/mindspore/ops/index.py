@@ -10,6 +10,7 @@ from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops.entries import dims_of, refused, taken
 from autoshard.mindspore.ops.primitive import plain, primitive
+from autoshard.ops.body import Body
 from autoshard.ops.hlo_scatter import REPLACE
 from autoshard.util.errors import ShapeError
 
@@ -71,11 +72,7 @@ def Sort(x, *, axis=-1, descending=False):
 @primitive("UnsortedSegmentSum", core.gather_grad)
 def UnsortedSegmentSum(input_x, segment_ids, num_segments):
     """Slices added up by number: slice i of the result is the sum of those with the number i; below 0 none."""
-    picks = len(segment_ids.shape)
-    if tuple(input_x.shape[:picks]) != tuple(segment_ids.shape):
-        raise ShapeError(
-            f"UnsortedSegmentSum: segment_ids {tuple(segment_ids.shape)} must be the first of {tuple(input_x.shape)}"
-        )
+    _check_segments(input_x, segment_ids, "UnsortedSegmentSum")
     return core.gather_grad(input_x, segment_ids, size=plain(num_segments), axis=0)
 
 
@@ -135,6 +132,103 @@ def TensorScatterSub(input_x, indices, updates):
     return TensorScatterAdd.function(input_x, indices, core.neg(updates))
 
 
+def _scatter_by(name: str, body: str, doc: str) -> Any:
+    """The primitive that puts updates together with what stands at their places."""
+
+    def function(input_x, indices, updates):
+        operands = _updated(input_x, indices, updates, name)
+        return core.scatter_slices(*operands, body=Body(body), **_places(input_x, indices))
+
+    function.__doc__ = doc
+    return primitive(name, core.scatter_slices)(function)
+
+
+TensorScatterMax = _scatter_by("TensorScatterMax", "max", "The larger of each element and its updates (see GatherNd).")
+TensorScatterMin = _scatter_by("TensorScatterMin", "min", "The smaller of each element and its updates (see GatherNd).")
+TensorScatterMul = _scatter_by("TensorScatterMul", "mul", "The tensor with its updates multiplied in (see GatherNd).")
+
+
+@primitive("TensorScatterDiv", core.scatter_slices)
+def TensorScatterDiv(input_x, indices, updates):
+    """The tensor divided by its updates (see GatherNd)."""
+    return TensorScatterMul.function(input_x, indices, core.reciprocal(updates))
+
+
+@primitive("TensorScatterElements", core.last_along)
+def TensorScatterElements(data, indices, updates, *, axis=0, reduction="none"):
+    """The tensor with updates[i, j] at [indices[i, j], j] for axis 0, and likewise for others; "add" adds them."""
+    rank, dim = len(data.shape), axis % max(1, len(data.shape))
+    inner = [size for i, size in enumerate(indices.shape) if i != dim]
+    whole = [size for i, size in enumerate(data.shape) if i != dim]
+    if tuple(indices.shape) != tuple(updates.shape) or len(indices.shape) != rank or inner != whole:
+        raise ShapeError(
+            f"TensorScatterElements of {tuple(data.shape)}: indices are {tuple(indices.shape)}, updates "
+            f"{tuple(updates.shape)}; they have one shape, that of data but for axis {axis}"
+        )
+    size = data.shape[dim]
+    if reduction == "add":
+        return core.add(data, core.gather_d_grad(updates, indices, size=size, dim=dim, bound=size))
+    if reduction != "none":
+        raise ShapeError(f"TensorScatterElements: reduction is {reduction!r}; it is 'none' or 'add'")
+    last = core.last_along(_counted(indices, size), size=size, dim=dim)
+    made = core.last_elements(updates, last, _counted(indices, size), dim=dim)
+    return core.select(core.greater_equal(last, np.int32(0)), made, data)
+
+
+def _counted(indices: Any, size: int) -> Any:
+    """Indices from the front; those outside are an error of the run."""
+    table = np.arange(size, dtype=element(indices.dtype).numpy)
+    return core.gather(table, indices, axis=0, bound=size)
+
+
+# -- by number of a segment
+
+
+def _segments(name: str, body: str, start: Any, doc: str) -> Any:
+    def function(x, segment_ids, num_segments):
+        picks, kind = len(segment_ids.shape), element(x.dtype)
+        _check_segments(x, segment_ids, name)
+        shape = (plain(num_segments), *x.shape[picks:])
+        begin = core.fill(shape=shape, value=start(kind), dtype=kind.name)
+        return core.scatter_slices(
+            begin,
+            core.expand_dims(segment_ids, axis=picks),
+            x,
+            body=Body(body),
+            update_window_dims=tuple(range(picks, len(x.shape))),
+            inserted_window_dims=(0,),
+            scatter_dims_to_operand_dims=(0,),
+            index_vector_dim=picks,
+        )
+
+    function.__doc__ = doc
+    return primitive(name, core.scatter_slices)(function)
+
+
+def _bound(kind: Any, largest: bool) -> Any:
+    limits = np.finfo(kind.numpy) if kind.is_float else np.iinfo(kind.numpy)
+    found = limits.max if largest else limits.min
+    return float(found) if kind.is_float else int(found)
+
+
+UnsortedSegmentMax = _segments(
+    "UnsortedSegmentMax", "max", lambda kind: _bound(kind, False),
+    "The largest of the slices of each number; the least number that there is where none is. Below 0 none.",
+)  # fmt: skip
+UnsortedSegmentMin = _segments(
+    "UnsortedSegmentMin", "min", lambda kind: _bound(kind, True),
+    "The smallest of the slices of each number; the largest number that there is where none is. Below 0 none.",
+)  # fmt: skip
+UnsortedSegmentProd = _segments(
+    "UnsortedSegmentProd", "mul", lambda kind: 1, "The product of the slices of each number; 1 where none is."
+)
+
+
+def _check_segments(x: Any, segment_ids: Any, what: str) -> None:
+    if tuple(x.shape[: len(segment_ids.shape)]) != tuple(segment_ids.shape):
+        raise ShapeError(f"{what}: segment_ids {tuple(segment_ids.shape)} must be the first dims of {tuple(x.shape)}")
+
+
 def _depth(x: Any, indices: Any, what: str) -> int:
     """How many dims an index tells of."""
     shape = tuple(indices.shape)
@@ -153,9 +247,7 @@ def _inside(x: Any, indices: Any, depth: int) -> Any:
     columns = []
     for dim in range(depth):
         column = core.strided_slice(indices, begin=(*begin, dim), end=(*lead, dim + 1))
-        size = x.shape[dim]
-        table = np.arange(size, dtype=element(indices.dtype).numpy)
-        columns.append(core.gather(table, core.squeeze(column, axis=(len(lead),)), axis=0, bound=size))
+        columns.append(_counted(core.squeeze(column, axis=(len(lead),)), x.shape[dim]))
     return core.stack(*columns, axis=len(lead))
 
 

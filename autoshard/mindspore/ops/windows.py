@@ -82,6 +82,67 @@ def convolve(x: Any, weight: Any, mode: str, pad: Any, stride: Any, dilation: An
     )
 
 
+def back_sizes(
+    sizes: Sequence[int], kernel: Sequence[int], pad_mode: str, pad: Any, stride: Any, dilation: Any, group: int = 1
+) -> tuple[int, ...]:
+    """The least sizes that a convolution with these settings makes `sizes` of."""
+    return tuple(size for size, _ in _back(sizes, kernel, pad_mode, pad, stride, dilation, "Conv2DTranspose"))
+
+
+def _back(sizes: Any, kernel: Any, mode: str, pad: Any, stride: Any, dilation: Any, what: str) -> list[Any]:
+    """Per spatial dim the size that `sizes` come from, and what the convolution pads it with."""
+    count = len(sizes)
+    steps, spread = each(stride, count, f"{what}: stride"), each(dilation, count, f"{what}: dilation")
+    of = [(reach(size, far), step) for size, far, step in zip(kernel, spread, steps, strict=True)]
+    wide = [size * step for size, step in zip(sizes, steps, strict=True)]
+    own = pads(mode, pad, wide, of, what)
+    # Windows that do not reach from one to the next leave zeros between them, and behind the last one.
+    gaps = [0 if mode.lower() == "pad" else max(0, step - far) for far, step in of]
+    given = zip(wide, of, own, gaps, strict=True)
+    return [(size - step + far - sum(pair) + gap, pair) for size, (far, step), pair, gap in given]
+
+
+def convolve_back(
+    x: Any, weight: Any, mode: str, pad: Any, stride: Any, dilation: Any, group: int, what: str, result: Sequence[int]
+) -> Any:
+    """The gradient of `convolve` for its x, of spatial sizes `result`: x [N, C, ...] spread by the stride under weight
+    [C, out / group, ...] turned around.
+    """
+    inputs, per_group, *sizes = weight.shape
+    count = len(sizes)
+    steps, spread = each(stride, count, f"{what}: stride"), each(dilation, count, f"{what}: dilation")
+    found = _back(x.shape[2:], sizes, mode, pad, steps, spread, what)
+    more = [size - least for size, (least, _) in zip(result, found, strict=True)]
+    if not all(0 <= one < max(step, far) for one, step, far in zip(more, steps, spread, strict=True)):
+        raise ShapeError(
+            f"{what}: x {tuple(x.shape)} cannot become {tuple(result)} in its spatial dims; it becomes "
+            f"{tuple(least for least, _ in found)}"
+        )
+    if group > 1:  # [in, out / g, ...] as [in / g, out, ...], groups major in out
+        apart = core.reshape(weight, shape=(group, inputs // group, per_group, *sizes))
+        turned = core.transpose(apart, perm=(1, 0, 2, *range(3, count + 3)))
+        weight = core.reshape(turned, shape=(inputs // group, group * per_group, *sizes))
+    padding = []
+    for size, old, (_, (before, _)), kernel, step, far in zip(
+        result, x.shape[2:], found, sizes, steps, spread, strict=True
+    ):
+        low = reach(kernel, far) - 1 - before
+        padding.append((low, size + reach(kernel, far) - 1 - low - reach(old, step)))
+    space = range(2, count + 2)
+    return core.convolution(
+        x,
+        weight,
+        lhs_dims=(0, 1, *space),
+        rhs_dims=(0, 1, *space),
+        out_dims=(0, 1, *space),
+        lhs_dilation=steps,
+        padding=tuple(padding),
+        rhs_dilation=spread,
+        reversal=(True,) * count,
+        feature_groups=group,
+    )
+
+
 @primitive("Conv2D", core.convolution)
 def Conv2D(
     x,
@@ -108,6 +169,37 @@ def Conv2D(
             f"kernel_size say {(out_channel, x.shape[1] // group, *kernel)}"
         )
     return convolve(x, weight, pad_mode, pad, stride, dilation, group, "Conv2D")
+
+
+@primitive("Conv2DTranspose", core.convolution)
+def Conv2DTranspose(
+    dout,
+    weight,
+    input_size,
+    *,
+    out_channel,
+    kernel_size,
+    pad_mode="valid",
+    pad=0,
+    pad_list=None,
+    mode=1,
+    stride=1,
+    dilation=1,
+    group=1,
+    data_format="NCHW",
+):
+    """The gradient of Conv2D for its x of shape `input_size`: dout [N, out_channel, H, W], weight as there."""
+    check_format(data_format, "Conv2DTranspose")
+    kernel = each(kernel_size, 2, "Conv2DTranspose: kernel_size")
+    if mode != 1 or pad_list is not None:
+        raise ShapeError(f"Conv2DTranspose: mode is {mode!r} and pad_list {pad_list!r}; only 1 and None are offered")
+    batch, features, *sizes = input_size
+    if tuple(weight.shape) != (out_channel, features // group, *kernel) or batch != dout.shape[0]:
+        raise ShapeError(
+            f"Conv2DTranspose of {tuple(dout.shape)} to {tuple(input_size)}: weight is {tuple(weight.shape)}; "
+            f"out_channel, channels per group and kernel_size say {(out_channel, features // group, *kernel)}"
+        )
+    return convolve_back(dout, weight, pad_mode, pad, stride, dilation, group, "Conv2DTranspose", sizes)
 
 
 # -- pools

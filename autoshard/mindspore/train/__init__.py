@@ -14,11 +14,15 @@ from autoshard.mindspore.checkpoint import load_checkpoint, load_param_into_net,
 from autoshard.mindspore.early_stopping import EarlyStopping, LambdaCallback
 from autoshard.mindspore.loss_scale import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
 from autoshard.mindspore.metrics import (
+    F1,
     MAE,
     MSE,
     Accuracy,
+    Fbeta,
     Loss,
     Metric,
+    Precision,
+    Recall,
     Top1CategoricalAccuracy,
     Top5CategoricalAccuracy,
     TopKCategoricalAccuracy,
@@ -31,9 +35,10 @@ from autoshard.mindspore.parallel import (
 )
 
 __all__ = [
-    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "DynamicLossScaleManager", "EarlyStopping",
+    "MAE", "MSE", "Accuracy", "Callback", "CheckpointConfig", "DynamicLossScaleManager", "EarlyStopping", "F1", "Fbeta",
     "FixedLossScaleManager", "History", "LambdaCallback", "Loss", "LossMonitor", "LossScaleManager", "Metric",
-    "Model", "ModelCheckpoint", "TimeMonitor", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
-    "TopKCategoricalAccuracy", "get_metric_fn", "load_checkpoint", "load_distributed_checkpoint",
+    "Model", "ModelCheckpoint", "Precision", "Recall", "TimeMonitor", "Top1CategoricalAccuracy",
+    "Top5CategoricalAccuracy", "TopKCategoricalAccuracy", "get_metric_fn", "load_checkpoint",
+    "load_distributed_checkpoint",
     "load_param_into_net", "merge_sliced_parameter", "save_checkpoint",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
-from autoshard.mindspore.ops.functional import arithmetic, calls, layers, losses, moving, reductions
+from autoshard.mindspore.ops.functional import arithmetic, calls, images, layers, losses, moving, reductions
 
 
 def _offered(page: ModuleType) -> Iterator[str]:
@@ -19,7 +19,7 @@ def _offered(page: ModuleType) -> Iterator[str]:
 
 _FUNCTIONS = {
     name: getattr(page, name)
-    for page in (arithmetic, calls, layers, losses, moving, reductions)
+    for page in (arithmetic, calls, images, layers, losses, moving, reductions)
     for name in _offered(page)
 }
 globals().update(_FUNCTIONS)

@@ -146,7 +146,57 @@ def conv2d(
     groups: int = 1,
 ) -> Any:
     """Sums of products of x [N, C, H, W] under windows of weight [out, C / groups, h, w], plus a bias per channel."""
-    y = windows.convolve(input, weight, pad_mode, padding, stride, dilation, groups, "conv2d")
+    return _convolved(input, weight, bias, (pad_mode, padding, stride, dilation, groups), 2, "conv2d")
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    pad_mode: str = "valid",
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Sums of products of x [N, C, L] under windows of weight [out, C / groups, length], plus a bias per channel."""
+    return _convolved(input, weight, bias, (pad_mode, padding, stride, dilation, groups), 1, "conv1d")
+
+
+def conv3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    pad_mode: str = "valid",
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Sums of products of x [N, C, D, H, W] under windows of weight [out, C / groups, d, h, w], plus a bias."""
+    return _convolved(input, weight, bias, (pad_mode, padding, stride, dilation, groups), 3, "conv3d")
+
+
+def _convolved(x: Any, weight: Any, bias: Any, made: Sequence[Any], count: int, what: str) -> Any:
+    if len(x.shape) != count + 2 or len(weight.shape) != count + 2:
+        raise ShapeError(
+            f"{what}: input is {tuple(x.shape)} and weight {tuple(weight.shape)}; both have {count + 2} dims"
+        )
+    mode, padding, stride, dilation, groups = made
+    y = windows.convolve(x, weight, mode, padding, stride, dilation, groups, what)
+    return as_tensors(y if bias is None else core.add(y, elementwise.along(bias, y, 1)))
+
+
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """x without mean and scale of each group of channels (dim 1) of a sample, times the weight plus the bias."""
+    if len(input.shape) < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ShapeError(
+            f"group_norm: input is {tuple(input.shape)}; its dim 1 has channels that num_groups {num_groups} divides"
+        )
+    batch, channels, *space = input.shape
+    grouped = core.reshape(input, shape=(batch, num_groups, channels // num_groups, *space))
+    y = core.reshape(core.standardize(grouped, begin_norm_axis=2, epsilon=eps)[0], shape=tuple(input.shape))
+    y = y if weight is None else core.mul(y, elementwise.along(weight, y, 1))
     return as_tensors(y if bias is None else core.add(y, elementwise.along(bias, y, 1)))
 
 

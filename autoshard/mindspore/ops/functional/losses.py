@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from autoshard import ops as core
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.ops import loss, neural
@@ -96,3 +98,40 @@ def cross_entropy(
     parts = core.mul(logs, target if weight is None else core.mul(target, weight))
     rows = core.neg(core.reduce_sum(parts, axis=(-1,)))
     return as_tensors(loss.reduced(rows, reduction, "cross_entropy"))
+
+
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """For each sequence the negative logarithm of the probability of its labels, over all alignments.
+
+    Args:
+        log_probs: logarithms of the classes' probabilities [frames, batch, classes]; of one sequence without the batch.
+        targets: labels [batch, most], of which each sequence has the first `target_lengths`.
+        input_lengths: how many frames each sequence has.
+        reduction: "mean" divides each loss by its number of labels, and takes the mean.
+        zero_infinity: a sequence without an alignment has the loss 0, not infinity.
+    """
+    alone = len(log_probs.shape) == 2
+    x = core.expand_dims(log_probs, axis=1) if alone else log_probs
+    labels = core.reshape(targets, shape=(1, -1)) if alone else targets
+    lengths = [one if hasattr(one, "dtype") else np.asarray(one, np.int32) for one in (input_lengths, target_lengths)]
+    frames, counts = (core.reshape(one, shape=(1,)) if alone else one for one in lengths)
+    shapes = [tuple(one.shape) for one in (x, labels, frames, counts)]
+    if len(shapes[0]) != 3 or len(shapes[1]) != 2 or {shape[0] for shape in shapes[1:]} != {shapes[0][1]}:
+        raise ShapeError(
+            f"ctc_loss: log_probs {shapes[0]}, targets {shapes[1]}, input_lengths {shapes[2]}, target_lengths "
+            f"{shapes[3]}; they are [frames, batch, classes], [batch, most], [batch] and [batch]"
+        )
+    losses = core.ctc_loss(x, labels, frames, counts, blank=blank, zero_infinity=zero_infinity, normalized=True)
+    if reduction == "mean":
+        least = core.maximum(counts, core.ones_like(counts))
+        losses = core.div(losses, core.cast(least, dtype=element(losses.dtype).name))
+    found = loss.reduced(losses, reduction, "ctc_loss")
+    return as_tensors(core.squeeze(found, axis=(0,)) if alone and reduction == "none" else found)
