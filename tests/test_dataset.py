@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.mindspore.dataset import DataError, GeneratorDataset, NumpySlicesDataset
+from autoshard.mindspore.dataset import DataError, GeneratorDataset, NumpySlicesDataset, transforms, vision
+from autoshard.mindspore.dataset import zip as zip_of
 
 
 def rows(count: int):
@@ -129,3 +130,82 @@ def test_slices():
 def test_refusals(make, words):
     with pytest.raises(DataError, match=words):
         make()
+
+
+# -- what is done to rows
+
+
+def numbers(count: int = 6) -> GeneratorDataset:
+    return NumpySlicesDataset({"x": np.arange(count), "y": np.arange(count) * 10}, shuffle=False)
+
+
+def test_map_makes_columns_of_columns():
+    data = numbers().map(lambda x: x + 1).map([lambda x, y: (x * 2, y), lambda x, y: x + y], ["x", "y"], ["sum"])
+    assert data.get_col_names() == ["sum"] and [int(one) for (one,) in data] == [2 + 12 * i for i in range(6)]
+    both = numbers().map(lambda y: (y, -y), "y", ["a", "b"])
+    assert both.column_names == ("a", "b", "x") and [int(one) for one in list(both)[2]] == [20, -20, 2]
+    assert both.get_dataset_size() == 6
+    with pytest.raises(DataError, match=r"map: input_columns: columns \['z'\]; the dataset has x, y"):
+        numbers().map(abs, "z")
+    with pytest.raises(DataError, match="map: what it gives has 2 values, but there are 1 columns"):
+        list(numbers().map(lambda x: (x, x), "x"))
+    with pytest.raises(DataError, match="map: operations are 3"):
+        numbers().map(3)
+
+
+def test_rows_are_chosen_renamed_and_joined():
+    def first(data):
+        return [int(row[0]) for row in data]
+
+    assert first(numbers().project(["y", "x"]).take(2)) == [0, 10] and len(numbers().take(2)) == 2
+    assert first(numbers().skip(4)) == [4, 5] and first(numbers().filter(lambda x, y: x % 2 == 1)) == [1, 3, 5]
+    assert len(numbers().filter(lambda y: y > 20, "y")) == 3
+    named = numbers().rename(["x"], ["z"])
+    assert named.column_names == ("z", "y") and first(numbers(2) + numbers(1)) == [0, 1, 0]
+    beside = zip_of((named.project("z"), numbers(2)))
+    assert beside.column_names == ("z", "x", "y") and len(beside) == 2
+    parts = numbers(10).split([0.7, 0.3])
+    assert [len(one) for one in parts] == [7, 3] and sorted(first(parts[0]) + first(parts[1])) == list(range(10))
+    for wrong, said in (
+        (lambda: numbers().zip(numbers()), "zip: columns are"),
+        (lambda: numbers().split([3, 2]), r"are \[3, 2\] of 6 rows"),
+        (lambda: numbers().rename("x", "y"), "rename"),
+        (lambda: numbers().concat(named), "concat"),
+        (lambda: numbers().take(-2), "take: count is -2"),
+    ):
+        with pytest.raises(DataError, match=said):
+            wrong()
+
+
+def test_batches_are_mapped_and_padded():
+    def scaled(x, info):
+        return ([one * (info.get_batch_num() + 1) for one in x],)
+
+    data = numbers().batch(2, True, 4, per_batch_map=scaled, input_columns=["x"])
+    assert [row[0].tolist() for row in data] == [[0, 1], [4, 6], [12, 15]] and data.get_batch_size() == 2
+    assert data.output_shapes() == [[2], [2]]
+    ragged = GeneratorDataset([np.arange(i + 1) for i in range(4)], ["t"], shuffle=False)
+    assert [row[0].shape for row in ragged.padded_batch(2)] == [(2, 2), (2, 4)]
+    (whole,) = ragged.padded_batch(4, pad_info={"t": ([5], -1)})
+    assert whole[0][0].tolist() == [0, -1, -1, -1, -1]
+    with pytest.raises(DataError, match="column 't': arrays .* are larger than"):
+        list(ragged.padded_batch(2, pad_info={"t": ([2], 0)}))
+
+
+def test_iterators_give_tensors_and_transforms_mean_what_mindspores_mean():
+    row = next(numbers().create_dict_iterator(num_epochs=1))
+    assert row["x"].asnumpy() == 0 and not hasattr(
+        next(numbers().create_tuple_iterator(output_numpy=True))[0], "asnumpy"
+    )
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    made = transforms.Compose(
+        [vision.Rescale(1 / 255, 0.0), vision.Normalize([0.5] * 3, [0.1, 0.2, 0.5]), vision.HWC2CHW()]
+    )
+    want = ((image / 255 - 0.5) / [0.1, 0.2, 0.5]).transpose(2, 0, 1)
+    np.testing.assert_allclose(made(image), want, rtol=1e-5)
+    np.testing.assert_allclose(vision.ToTensor()(image), image.transpose(2, 0, 1) / 255, rtol=1e-6)
+    assert transforms.TypeCast("i32")(np.float32(2.5)) == 2
+    assert transforms.OneHot(3)(np.int32(1)).tolist() == [0, 1, 0]
+    np.testing.assert_allclose(transforms.OneHot(3, 0.2)(np.int32(1)), [0.1, 0.8, 0.1])
+    with pytest.raises(DataError, match="OneHot of int32 3"):
+        transforms.OneHot(3)(np.int32(3))
