@@ -91,7 +91,7 @@ LAYERS = [
     ["autoshard.mindspore.early_stopping"],
     ["autoshard.mindspore.sessions", "autoshard.mindspore.shown"],
     ["autoshard.mindspore.model", "autoshard.mindspore.parallel"],
-    ["autoshard.mindspore.one_step", "autoshard.mindspore.train"],
+    ["autoshard.mindspore.one_step", "autoshard.mindspore.embedding_lookup", "autoshard.mindspore.train"],
     ["autoshard.mindspore.amp"],
     ["autoshard.mindspore", "autoshard.report"],
     ["autoshard"],

@@ -20,7 +20,7 @@ import numpy as np
 from autoshard.core.tensortype import TensorType, type_of
 from autoshard.engines.session import from_first_rank
 from autoshard.layout.mesh import Mesh
-from autoshard.mindspore.dataset import DataError, Row
+from autoshard.mindspore.dataset.rows import DataError, Row
 from autoshard.partition.program import Register
 from autoshard.plan.data_layouts import DatasetStrategy, data_layout
 from autoshard.runtime.array import cut, join

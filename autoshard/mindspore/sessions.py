@@ -22,7 +22,7 @@ from autoshard.mindspore.context import (
     parallel_settings,
     settings,
 )
-from autoshard.mindspore.dataset import Row
+from autoshard.mindspore.dataset.rows import Row
 from autoshard.mindspore.feed import Feed, named_columns, signature
 from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.planning import planned_as_set, planned_devices, planned_in_stages

@@ -1082,6 +1082,7 @@ DOCUMENTED = {
         [n["x"][1], n["x"][::2].prod(0), np.ones(4)]
     ),
     "ops.unsorted_segment_prod(x, T([1, 0, 1], ms.int32), 2)": lambda n: np.stack([n["x"][1], n["x"][::2].prod(0)]),
+    "ops.tuple_to_array((1.0, 2)) * x[:, :2]": lambda n: n["x"][:, :2] * [1, 2],
     "ops.identity(x)": lambda n: n["x"],
     "ops.dtype(x) == ms.float32": lambda n: True,
     "nn.ClipByNorm()(x, 0.5)": lambda n: n["x"] * 0.5 / np.linalg.norm(n["x"]),

@@ -322,3 +322,32 @@ class WithLoss(nn.Cell):
 
     def construct(self, x: Any, lengths: Any, tags: Any) -> Any:
         return ops.cross_entropy(self.net(x, lengths).reshape(-1, 6), tags.reshape(-1))
+
+
+def test_former_modules_of_operators_have_their_names() -> None:
+    from autoshard.mindspore.ops import composite, functional, operations
+
+    assert composite.HyperMap is functional.HyperMap is ops.HyperMap and functional.partial is ops.partial
+    assert composite.GradOperation is ops.GradOperation and operations.MatMul is ops.MatMul
+    with pytest.raises(AttributeError, match="did you mean 'tuple_to_array'"):
+        _ = functional.tuple_to_arry
+    with pytest.raises(AttributeError, match="composite does not offer MindSpore's 'normal'"):
+        _ = composite.normal
+
+
+def test_a_table_is_looked_up_split_as_its_slice_mode_says() -> None:
+    ids = RNG.integers(0, 12, (8, 5)).astype(np.int32)
+    for mode, split in (("batch_slice", (1, 1)), ("table_row_slice", (4, 1)), ("table_column_slice", (1, 4))):
+        net = nn.EmbeddingLookup(12, 8, slice_mode=mode)
+        whole = net(ids)
+        assert net.gather.in_strategy is None
+        ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=4)
+        try:
+            planned = ash.plan(net, (ids,), devices=4)
+        finally:
+            ms.reset_auto_parallel_context()
+        (node,) = [one for one in planned.graph.nodes if one.op.name == "Gather"]
+        assert planned.plan.strategy(node).in_strategy[0] == split
+        np.testing.assert_array_equal(planned.run(ids), whole)
+    with pytest.raises(ShapeError, match="slice_mode is 'field_slice'"):
+        nn.EmbeddingLookup(12, 8, slice_mode="field_slice")

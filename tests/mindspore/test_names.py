@@ -130,8 +130,8 @@ DO = {
         "reset_auto_parallel_context value_and_grad"
     ),
     "mindspore/test_layers.py": (
-        "CTCLoss Conv1dTranspose Conv2dTranspose Conv3d Dropout1d Dropout2d Dropout3d GRU GRUCell HyperMap LSTM "
-        "LSTMCell Map MultiheadAttention MultitypeFuncGraph RNN RNNCell Transformer TransformerDecoder "
+        "CTCLoss Conv1dTranspose Conv2dTranspose Conv3d Dropout1d Dropout2d Dropout3d EmbeddingLookup GRU GRUCell "
+        "HyperMap LSTM LSTMCell Map MultiheadAttention MultitypeFuncGraph RNN RNNCell Transformer TransformerDecoder "
         "TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer Upsample ctc_loss partial"
     ),
     "mindspore/test_loss_scale.py": (

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard import ops
+from autoshard import ops, plan
 from autoshard.core.tensortype import TensorType
 from autoshard.trace import Parameter, trace
 from autoshard.trace.tensor import snake
-from autoshard.util.errors import GraphError, ShapeError
+from autoshard.util.errors import AutoshardError, GraphError, ShapeError
 
 X = np.random.default_rng(0).normal(size=(4, 6, 10)).astype(np.float32)
 Y = np.random.default_rng(1).normal(size=(6, 10)).astype(np.float32)
@@ -112,13 +112,50 @@ def test_indexing_by_a_tensor_picks_rows() -> None:
     np.testing.assert_array_equal(trace(lambda x, i: x[i], X, ids)(X, ids), X[ids])
 
 
+PICKS = {
+    "rows": lambda x, i, j: x[i],
+    "columns": lambda x, i, j: x[:, i],
+    "both": lambda x, i, j: x[i, j],
+    "a number beside": lambda x, i, j: x[0, i],
+    "apart": lambda x, i, j: x[i, :, j],
+    "neighbours behind": lambda x, i, j: x[1:, i, j],
+    "cut": lambda x, i, j: x[::2, i, 1:],
+    "last": lambda x, i, j: x[..., j],
+    "new dims": lambda x, i, j: x[None, i, None, j],
+    "known": lambda x, i, j: x[np.arange(4), i, [0, -1, 1, 2]],
+    "mask": lambda x, i, j: x[np.array([True, False, True, True]), :, j[0]],
+    "one": lambda x, i, j: x[i[0], j[1, 0]],
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_indexing_by_tensors_is_numpys(name) -> None:
+    x, i, j = X[:, :5, :6], np.array([0, 3, -1, 2]), np.array([[1], [0], [-2]])
+    traced = trace(PICKS[name], x, i, j)
+    np.testing.assert_array_equal(traced(x, i, j), PICKS[name](x, i, j))
+    np.testing.assert_array_equal(plan(traced, devices=2).run(x, i, j), PICKS[name](x, i, j))
+
+
+def test_an_index_outside_is_an_error_of_the_run() -> None:
+    for pick in (lambda x, i: x[i], lambda x, i: x[i, i]):
+        with pytest.raises(AutoshardError, match="7"):
+            trace(pick, X, np.array([7]))(X, np.array([7]))
+
+
+def test_a_mask_of_a_trace_cannot_pick() -> None:
+    with pytest.raises(ShapeError, match="only whole numbers can pick rows; for a mask use ops.select"):
+        trace(lambda x: x[x > 0], X)
+    np.testing.assert_array_equal(trace(lambda x: x[X > 0], X)(X), X[X > 0])
+
+
 @pytest.mark.parametrize(
     "index, message",
     [
         ((0, 0, 0, 0), "3 dims with 4 indices"),
         (4, "index 4 is not in dim 0 of size 4"),
         ("a", "dim 0 is indexed with 'a'"),
-        (X > 0, "only whole numbers can pick rows; for a mask use ops.select"),
+        ((0, [0.5]), "only whole numbers can pick rows; for a mask use ops.select"),
+        ((0, [7, 1]), "indices from 1 to 7 are not in dim 1 of size 6"),
     ],
 )
 def test_bad_index(index, message) -> None:

@@ -124,6 +124,7 @@ from autoshard.trace.cell import Cell, CellList, SequentialCell
 from autoshard.util.offered import NotOfferedError
 
 _ABOVE = {
+    "EmbeddingLookup": "autoshard.mindspore.embedding_lookup",
     **dict.fromkeys(("TrainOneStepCell", "TrainOneStepWithLossScaleCell"), "autoshard.mindspore.one_step"),
     **dict.fromkeys(
         ("Accuracy", "Loss", "MAE", "MSE", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",

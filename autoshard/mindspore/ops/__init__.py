@@ -5,7 +5,7 @@
 
 A name stands here only if its arguments, defaults and results are MindSpore's; what MindSpore has beyond is not
 offered.
-`operations` has the primitives alone, `functional` the functions.
+`operations` has the primitives alone, `functional` the functions, `composite` what MindSpore has in its module of it.
 """
 
 from __future__ import annotations

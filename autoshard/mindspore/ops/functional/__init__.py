@@ -6,7 +6,9 @@ Most apply a primitive of the same operands (`calls`); the others say what MindS
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from autoshard.mindspore.ops.functional import arithmetic, calls, images, layers, losses, moving, reductions
 
@@ -24,3 +26,10 @@ _FUNCTIONS = {
 }
 globals().update(_FUNCTIONS)
 __all__ = sorted(_FUNCTIONS)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    # `F.partial`, `F.grad` and primitives, which MindSpore's module has, too; an error names near names.
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(import_module("autoshard.mindspore.ops"), name)

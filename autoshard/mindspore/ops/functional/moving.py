@@ -198,6 +198,14 @@ def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
 # -- tensors out of nothing
 
 
+def tuple_to_array(input_x: Any) -> Any:
+    """Numbers of Python as a vector, of float32 or int64."""
+    if not isinstance(input_x, tuple) or not all(isinstance(one, int | float) for one in input_x):
+        raise ShapeError(f"tuple_to_array: input_x is {input_x!r}; it is a tuple of numbers")
+    floats = any(isinstance(one, float) for one in input_x)
+    return as_tensors(np.asarray(input_x, np.float32 if floats else np.int64))
+
+
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
     """A number everywhere."""
     kind = dtype or ("bool" if isinstance(fill_value, bool) else "i64" if isinstance(fill_value, int) else "f32")
