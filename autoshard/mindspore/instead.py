@@ -7,7 +7,11 @@ _TRANSPOSED = "take torch.nn.ConvTranspose3d by from_torch"
 _RATES = "give the optimizer a rate for each step, a list or a LearningRateSchedule"
 _MINT = "take the function of that name in ops, or autoshard.ops"
 
+_DRAWN = "hold ops.StandardNormal() or ops.UniformReal() in a cell, and call it with a shape: it draws anew each step"
+
 INSTEAD = {
+    **dict.fromkeys(("standard_normal", "normal", "randn", "randn_like", "StandardLaplace"), _DRAWN),
+    **dict.fromkeys(("uniform", "rand", "rand_like", "bernoulli", "randint", "multinomial"), _DRAWN),
     **dict.fromkeys(("LearningRateScheduler", "ReduceLROnPlateau"), _RATES),
     "mint": _MINT,
     **dict.fromkeys(("Conv3dTranspose", "Conv3DTranspose"), _TRANSPOSED),

@@ -8,6 +8,7 @@ which counts from 0; tensors and arrays of other packages are taken as the numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,13 +141,17 @@ class Optimizer:
 
     def _traced_rate(self, rate: Callable[[Any], Any]) -> Any:
         try:
-            return rate(self.global_step)
+            found = rate(self.global_step)
         except (TypeError, GraphError) as error:
             raise GraphError(
                 f"{type(self).__name__}: its learning rate is a function that fails on the number of the step, which "
                 f"is a tensor of the traced step ({error}); write it with arithmetic and autoshard.ops (cos, minimum, "
                 "select), or give a number for each step, [rate(i) for i in range(steps)]"
             ) from error
+        shape = tuple(getattr(found, "shape", ()))
+        if math.prod(shape) != 1:
+            raise GraphError(f"{type(self).__name__}: its learning rate is of shape {shape}; it is one number a step")
+        return named_primitive("Reshape", "learning_rate.number", shape=())(found) if shape else found
 
     def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         targets = [parameter, *self.states[id(parameter)]]

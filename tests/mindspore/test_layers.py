@@ -351,3 +351,50 @@ def test_a_table_is_looked_up_split_as_its_slice_mode_says() -> None:
         np.testing.assert_array_equal(planned.run(ids), whole)
     with pytest.raises(ShapeError, match="slice_mode is 'field_slice'"):
         nn.EmbeddingLookup(12, 8, slice_mode="field_slice")
+
+
+class Noisy(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normal, self.even = ops.StandardNormal(), ops.UniformReal(3, 4)
+
+    def construct(self, x: Any) -> Any:
+        return x + self.normal(x.shape), self.even(x.shape)
+
+
+def test_random_numbers_are_drawn_anew_and_alike_on_ranks() -> None:
+    x = np.zeros((120, 100), np.float32)
+    ms.set_seed(5)
+    net = Noisy()
+    normal, even = map(np.asarray, net(x))
+    assert (
+        abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03 and abs((np.abs(normal) < 1).mean() - 0.683) < 0.02
+    )
+    assert even.min() > 0 and even.max() < 1 and abs(even.mean() - 0.5) < 0.02
+    assert (np.asarray(net(x)[0]) != normal).mean() > 0.99 and net.normal.counter.asnumpy() == 2
+    ms.set_seed(5)
+    planned = ash.plan(Noisy(), (x,), devices=4)
+    np.testing.assert_allclose(planned.run(x)[0], normal, **CLOSE)
+    with pytest.raises(AttributeError, match=r"MindSpore's 'standard_normal'; hold ops.StandardNormal\(\)"):
+        _ = ops.standard_normal
+
+
+def test_a_learning_rate_of_one_number_may_have_a_dim() -> None:
+    class Warm(nn.learning_rate_schedule.LearningRateSchedule):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.rate = ms.Tensor(np.full(size, 0.5, np.float32))
+
+        def construct(self, step: Any) -> Any:
+            return self.rate / (step + 1)
+
+    def trained(rate: Any) -> np.ndarray:
+        net = nn.Dense(3, 2, "ones", "zeros")
+        step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.AdamWeightDecay(net.trainable_params(), rate))
+        for _ in range(2):
+            step(np.ones((4, 3), np.float32), np.ones((4, 2), np.float32))
+        return net.weight.asnumpy()
+
+    np.testing.assert_allclose(trained(Warm(1)), trained([0.5, 0.25]), **CLOSE)
+    with pytest.raises(GraphError, match=r"its learning rate is of shape \(2,\); it is one number a step"):
+        trained(Warm(2))

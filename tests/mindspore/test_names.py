@@ -131,8 +131,9 @@ DO = {
     ),
     "mindspore/test_layers.py": (
         "CTCLoss Conv1dTranspose Conv2dTranspose Conv3d Dropout1d Dropout2d Dropout3d EmbeddingLookup GRU GRUCell "
-        "HyperMap LSTM LSTMCell Map MultiheadAttention MultitypeFuncGraph RNN RNNCell Transformer TransformerDecoder "
-        "TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer Upsample ctc_loss partial"
+        "HyperMap LSTM LSTMCell Map MultiheadAttention MultitypeFuncGraph RNN RNNCell StandardNormal Transformer "
+        "TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer UniformReal "
+        "Upsample ctc_loss partial"
     ),
     "mindspore/test_loss_scale.py": (
         "DynamicLossScaleManager DynamicLossScaleUpdateCell FixedLossScaleManager FixedLossScaleUpdateCell "

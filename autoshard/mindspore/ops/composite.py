@@ -6,7 +6,7 @@ from typing import Any
 
 from autoshard.mindspore import ops as _ops
 
-_NAMES = (
+_NAMES: tuple[str, ...] = (
     "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph", "clip_by_global_norm", "clip_by_value", "count_nonzero",
     "dot", "matmul", "repeat_elements", "sequence_mask",
 )  # fmt: skip

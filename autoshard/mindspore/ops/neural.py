@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from autoshard import ops as core
 from autoshard.mindspore.ops.entries import dims_of, refused, taken
 from autoshard.mindspore.ops.math import along
-from autoshard.mindspore.ops.primitive import PRIMITIVES, as_tensors, primitive
+from autoshard.mindspore.ops.primitive import PRIMITIVES, Named, as_tensors, plain, primitive
 from autoshard.mindspore.ops.windows import check_format
 from autoshard.trace.initializer import next_seed
 from autoshard.trace.parameter import Parameter
@@ -207,6 +208,61 @@ class Dropout(_dropout):  # type: ignore[misc, valid-type]
         return as_tensors((y, mask))
 
 
+# -- random numbers
+
+
+@primitive("UniformReal", core.uniform_real)
+def _uniform_real(shape, *, seed=0, seed2=0):
+    """Numbers evenly spread between 0 and 1, anew at each use."""
+
+
+@primitive("StandardNormal", core.uniform_real)
+def _standard_normal(shape, *, seed=0, seed2=0):
+    """Normally distributed numbers of mean 0 and deviation 1, anew at each use."""
+
+
+class _Drawn(Named):
+    """A primitive that draws numbers: it counts its uses, in a state of the cell that holds it."""
+
+    def _attributes(self, args: tuple, attrs: dict[str, Any]) -> dict[str, Any]:
+        given = super()._attributes(args, attrs)
+        self.counter = Parameter(np.zeros((), np.int32), requires_grad=False)
+        seeds = given["seed"], given["seed2"]
+        return {**given, "key": (seeds[0] << 32 | seeds[1]) if any(seeds) else next_seed()}
+
+    @property
+    def state(self) -> dict[str, Parameter]:
+        """What the cell that holds it owns beside it: the number of its uses."""
+        return {"counter": self.counter}
+
+    def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
+        (shape,) = self.called_with.bind(*args, **attrs).arguments.values()
+        found = self._drawn(tuple(plain(shape)))
+        self.counter.assign(core.scalar_add(self.counter, addend=1))
+        return as_tensors(found)
+
+    def _drawn(self, shape: tuple[int, ...], apart: int = 0) -> Any:
+        return core.uniform_real(self.counter, shape=shape, seed=self.attrs["key"] ^ apart)
+
+
+class UniformReal(_Drawn, _uniform_real):  # type: ignore[misc, valid-type]
+    __doc__ = _uniform_real.__doc__
+
+
+class StandardNormal(_Drawn, _standard_normal):  # type: ignore[misc, valid-type]
+    __doc__ = _standard_normal.__doc__
+
+    def _drawn(self, shape: tuple[int, ...], apart: int = 0) -> Any:
+        # Box and Muller 1958.
+        far, turn = (super(StandardNormal, self)._drawn(shape, one) for one in (0, _OTHER))
+        radius = core.sqrt(core.scalar_mul(core.log(far), factor=-2.0))
+        return core.mul(radius, core.cos(core.scalar_mul(turn, factor=2 * math.pi)))
+
+
+_OTHER = 1 << 62
+"""What sets a second stream of numbers apart from the first."""
+
+
 # -- attention
 
 _LAYOUTS = {"BNSD": "bnsd", "BSND": "bsnd", "BSH": "bs(nd)", "SBH": "sb(nd)"}
@@ -327,4 +383,10 @@ class FlashAttentionScore(_flash_attention):  # type: ignore[misc, valid-type]
         return taken(parts, (*at, 3 if rank == 4 else None))
 
 
-PRIMITIVES.update(BatchNorm=BatchNorm, Dropout=Dropout, FlashAttentionScore=FlashAttentionScore)
+PRIMITIVES.update(
+    BatchNorm=BatchNorm,
+    Dropout=Dropout,
+    FlashAttentionScore=FlashAttentionScore,
+    StandardNormal=StandardNormal,
+    UniformReal=UniformReal,
+)
