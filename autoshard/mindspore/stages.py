@@ -103,7 +103,7 @@ def schedule_of(parallel: ParallelSettings, chunks: int | None) -> tuple[str, in
         chunks: the segments that cells bear; None: cells bear no stages.
 
     Raises:
-        StageError: segments without a schedule for several.
+        StageError: other segments than the schedule has.
     """
     config = parallel.pipeline_config or {}
     word, interleaves = config.get("pipeline_scheduler", "1f1b"), config.get("pipeline_interleave", False)
@@ -114,6 +114,12 @@ def schedule_of(parallel: ParallelSettings, chunks: int | None) -> tuple[str, in
         raise StageError(
             f"cells bear {chunks} segments for each rank, but the schedule {kind.name} has one: set pipeline_config="
             f"{{'pipeline_interleave': True}}, or a pipeline_scheduler of {', '.join(several)}"
+        )
+    if kind.fixed and chunks not in (None, kind.chunks):
+        places = ", ".join(map(str, range(kind.chunks)))
+        raise StageError(
+            f"pipeline_config: pipeline_scheduler {word!r} runs {kind.chunks} segments on each rank, but cells bear "
+            f"{chunks}; give each cell a pipeline_segment beside its pipeline_stage ({places}), or no cell a stage"
         )
     return kind.name, chunks
 

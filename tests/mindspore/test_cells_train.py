@@ -40,6 +40,50 @@ CLASSES = np.array([0, 5, 3, 7, 1, 2], np.int32)
 Parameters = Mapping[str, torch.Tensor]
 
 
+class Only(nn.Cell):
+    """A cell that is called as `call` says, for one result; parameters keep their names."""
+
+    def __init__(self, cell: Any, call: Callable[..., Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell, self.call = cell, call
+
+    def construct(self, *operands: Any) -> Any:
+        return self.call(self.cell, *operands)
+
+
+def first(cell: Any, *operands: Any) -> Any:
+    return cell(*operands)[0]
+
+
+_TORCHS = ((".gamma", ".weight"), (".beta", ".bias"), ("dense1", "linear1"), ("dense2", "linear2"))
+
+
+def module(make: Callable[[], torch.nn.Module], call: Callable[..., Any] | None = None) -> Callable:
+    """The first result of a module with such parameters, by torch's names."""
+
+    def run(p: Parameters, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        held = make().train()
+        named = {}
+        for name, one in p.items():
+            for ours, theirs in _TORCHS:
+                name = name.replace(ours, theirs)
+            if name in dict(held.named_parameters()):
+                named[name] = one
+
+        def apply(*operands: Any) -> Any:
+            return torch.func.functional_call(held, named, operands)
+
+        assert len(named) == len(dict(held.named_parameters()))
+        found = apply(x, *more) if call is None else call(apply, x, *more)
+        return found[0] if isinstance(found, tuple) else found
+
+    return run
+
+
+def instance_norm(p: Parameters, x: torch.Tensor) -> torch.Tensor:
+    return F.instance_norm(x, None, None, p["gamma"], p["beta"])
+
+
 @dataclass(frozen=True)
 class Case:
     """A cell, its first operand, which is trained if it is of floats, further ones, and the same in torch."""
@@ -175,6 +219,47 @@ CASES = {
     "LayerNorm-two": Case(lambda: nn.LayerNorm((6, 8), 1, 1, epsilon=1e-5), TOKENS,
                           lambda p, x: F.layer_norm(x, (6, 8), p["gamma"], p["beta"])),
     "RMSNorm": Case(lambda: nn.RMSNorm(8), ROWS, lambda p, x: F.rms_norm(x, (8,), p["gamma"], 1e-6)),
+    "InstanceNorm1d": Case(lambda: nn.InstanceNorm1d(6), LINES, instance_norm),
+    "InstanceNorm2d": Case(lambda: nn.InstanceNorm2d(6), IMAGE, instance_norm),
+    "InstanceNorm3d": Case(lambda: nn.InstanceNorm3d(6), BODY, instance_norm),
+    "Conv1dTranspose": Case(lambda: nn.Conv1dTranspose(6, 4, 3, 2, "pad", 1), LINES,
+                            lambda p, x: F.conv_transpose1d(x, p["weight"][:, :, 0], None, 2, 1)),
+    "Conv2dTranspose": Case(lambda: nn.Conv2dTranspose(6, 4, 3, 2, "pad", 1, has_bias=True), IMAGE,
+                            lambda p, x: F.conv_transpose2d(x, p["weight"], p["bias"], 2, 1)),
+    "Conv3d": Case(lambda: nn.Conv3d(6, 4, 3, pad_mode="pad", padding=1, has_bias=True), BODY,
+                   lambda p, x: F.conv3d(x, p["weight"], p["bias"], 1, 1)),
+    "Dropout1d": Case(nn.Dropout1d, LINES),
+    "Dropout2d": Case(nn.Dropout2d, IMAGE),
+    "Dropout3d": Case(nn.Dropout3d, BODY),
+    "Upsample": Case(lambda: nn.Upsample((4, 12), mode="bilinear"), IMAGE,
+                     pointwise(F.interpolate, (4, 12), mode="bilinear")),
+    "PixelShuffle": Case(lambda: nn.PixelShuffle(2), IMAGE[:, :4], pointwise(F.pixel_shuffle, 2)),
+    "PixelUnshuffle": Case(lambda: nn.PixelUnshuffle(2), IMAGE, pointwise(F.pixel_unshuffle, 2)),
+    "ClipByNorm": Case(lambda: Only(nn.ClipByNorm(), lambda cell, x: cell(x, 0.5)), ROWS,
+                       lambda p, x: x * 0.5 / x.norm()),
+    "LSTM": Case(lambda: Only(nn.LSTM(8, 6), first), TOKENS, module(lambda: torch.nn.LSTM(8, 6))),
+    "GRU": Case(lambda: Only(nn.GRU(8, 6), first), TOKENS, module(lambda: torch.nn.GRU(8, 6))),
+    "RNN": Case(lambda: Only(nn.RNN(8, 6), first), TOKENS, module(lambda: torch.nn.RNN(8, 6))),
+    "LSTMCell": Case(lambda: Only(nn.LSTMCell(8, 4), lambda cell, x, h, c: cell(x, (h, c))[0]), ROWS,
+                     module(lambda: torch.nn.LSTMCell(8, 4), lambda call, x, h, c: call(x, (h, c))),
+                     (f(6, 4), f(6, 4))),
+    "GRUCell": Case(lambda: nn.GRUCell(8, 4), ROWS, module(lambda: torch.nn.GRUCell(8, 4)), (f(6, 4),)),
+    "RNNCell": Case(lambda: nn.RNNCell(8, 4), ROWS, module(lambda: torch.nn.RNNCell(8, 4)), (f(6, 4),)),
+    "MultiheadAttention": Case(
+        lambda: Only(nn.MultiheadAttention(8, 2, batch_first=True), lambda cell, x: cell(x, x, x)[0]), TOKENS,
+        module(lambda: torch.nn.MultiheadAttention(8, 2, batch_first=True), lambda call, x: call(x, x, x))),
+    "TransformerEncoderLayer": Case(lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0), TOKENS,
+                                    module(lambda: torch.nn.TransformerEncoderLayer(8, 2, 12, 0.0))),
+    "TransformerDecoderLayer": Case(lambda: nn.TransformerDecoderLayer(8, 2, 12, 0.0), TOKENS,
+                                    module(lambda: torch.nn.TransformerDecoderLayer(8, 2, 12, 0.0)), (f(3, 6, 8),)),
+    "TransformerEncoder": Case(
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, 0.0), 1, nn.LayerNorm((8,))), TOKENS),
+    "TransformerDecoder": Case(
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 12, 0.0), 1), TOKENS,
+        module(lambda: torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 12, 0.0), 1)), (f(3, 6, 8),)),
+    "CTCLoss": Case(nn.CTCLoss, np.log(share(8, 4, 5)), lambda p, x, *more: F.ctc_loss(x, *more),
+                    (np.array([[1, 2], [3, 3], [4, 1], [2, 2]], np.int32), np.array([8, 6, 5, 7], np.int32),
+                     np.array([2, 2, 1, 2], np.int32))),
     "SequentialCell": Case(lambda: nn.SequentialCell(nn.Dense(8, 6), nn.Tanh(), nn.Dense(6, 4)), ROWS, two),
     "CellList": Case(Listed, ROWS, lambda p, x: two({k.removeprefix("layers."): v for k, v in p.items()}, x)),
     "WithLossCell": Case(with_loss, ROWS,
@@ -205,10 +290,10 @@ CASES = {
 OTHERS = {
     "Adagrad", "Adam", "AdamW", "AdamWeightDecay", "Cell", "DynamicLossScaleUpdateCell", "FTRL",
     "FixedLossScaleUpdateCell", "GradAccumulationCell", "Lamb", "LossBase", "MLP", "Momentum", "Optimizer",
-    "Parameter", "PipelineCell", "RMSProp", "SGD", "get_activation",
+    "Parameter", "PipelineCell", "RMSProp", "SGD", "Transformer", "get_activation",
     *(name for name in nn.__all__ if name.endswith(("DecayLR", "WarmUpLR", "_lr"))),
 }  # fmt: skip
-"""No layers and no losses: optimizers, learning rates, ...; MLP is FeedForward."""
+"""No layers and no losses: optimizers, learning rates, ...; MLP is FeedForward, a Transformer is its parts."""
 
 
 class Squares(nn.Cell):

@@ -398,6 +398,8 @@ def refused(settings: dict[str, Any], *stages: int, micro: int = 4, **more: Any)
         (refused({"pipeline_stages": 2}, 0, 0, 1, 1, micro=0), StageError, "the network is in no nn.PipelineCell"),
         (refused({"pipeline_stages": 2}, 0, 0, 1, 1, micro=7), StageError,
          r"test_stages.py:\d+: micro_size is 7, which does not divide the rows .*: x has 24, label has 24"),
+        (refused({"pipeline_stages": 2, "pipeline_config": {"pipeline_scheduler": "zero_bubble_v"}}, 0, 0, 1, 1),
+         StageError, r"'zero_bubble_v' runs 2 segments on each rank, but cells bear 1; give each cell a pipeline_segm"),
         (refused({"grad_accumulation_step": 2}, micro=4), StageError, "micro_size is 4, but grad_accumulation_step is"),
         (refused({"pipeline_stages": 2, "strategy_ckpt_save_file": "file.json"}, 0, 0, 1, 1), ContextError,
          "strategy_ckpt_save_file goes with one stage"),

@@ -10,7 +10,7 @@ _NAMES: tuple[str, ...] = (
     "GradOperation", "HyperMap", "Map", "MultitypeFuncGraph", "clip_by_global_norm", "clip_by_value", "count_nonzero",
     "dot", "matmul", "repeat_elements", "sequence_mask",
 )  # fmt: skip
-__all__ = list(_NAMES)  # noqa: PLE0605
+__all__: list[str] = list(_NAMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
