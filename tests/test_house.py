@@ -38,8 +38,8 @@ def test_figures(monkeypatch):
 
 
 # What MindSpore calls as somebody else does, too: its optimizers beside those of `autoshard.optim`, its Layout beside
-# ours, and Dropout, which MindSpore has as a cell and as an operator.
-OF_MINDSPORE = ["Adam", "Dropout", "Layout", "Momentum", "SGD"]
+# ours, Dropout, which MindSpore has as a cell and as an operator, and cells that its nn and its mint.nn have each.
+OF_MINDSPORE = ["Adam", "Dropout", "Embedding", "GELU", "LayerNorm", "Layout", "Momentum", "SGD"]
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ LAYERS = [
     ],
     ["autoshard.mindspore.common", "autoshard.mindspore.ops"],
     ["autoshard.mindspore.nn"],
-    ["autoshard.mindspore.loss_scale", "autoshard.mindspore.mixed_precision"],
+    ["autoshard.mindspore.loss_scale", "autoshard.mindspore.mixed_precision", "autoshard.mindspore.mint"],
     ["autoshard.nn", "autoshard.optim"],
     ["autoshard.report.summary", "autoshard.transform"],
     ["autoshard.frontends"],

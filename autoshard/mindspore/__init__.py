@@ -49,7 +49,7 @@ _HOME = {
 }  # fmt: skip
 _MODULES = {
     name: f"{__name__}.{name}"
-    for name in ("amp", "common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
+    for name in ("amp", "common", "communication", "context", "dataset", "mint", "nn", "ops", "parallel", "train")
 }
 _MODULES["dtype"] = f"{__name__}.common.dtype"
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

@@ -5,7 +5,6 @@ from __future__ import annotations
 _TRANSPOSED = "take torch.nn.ConvTranspose3d by from_torch"
 
 _RATES = "give the optimizer a rate for each step, a list or a LearningRateSchedule"
-_MINT = "take the function of that name in ops, or autoshard.ops"
 
 _DRAWN = "hold ops.StandardNormal() or ops.UniformReal() in a cell, and call it with a shape: it draws anew each step"
 
@@ -13,7 +12,6 @@ INSTEAD = {
     **dict.fromkeys(("standard_normal", "normal", "randn", "randn_like", "StandardLaplace"), _DRAWN),
     **dict.fromkeys(("uniform", "rand", "rand_like", "bernoulli", "randint", "multinomial"), _DRAWN),
     **dict.fromkeys(("LearningRateScheduler", "ReduceLROnPlateau"), _RATES),
-    "mint": _MINT,
     **dict.fromkeys(("Conv3dTranspose", "Conv3DTranspose"), _TRANSPOSED),
 }  # fmt: skip
 """By name, whether of the package, of nn or of ops."""
