@@ -21,7 +21,8 @@ defaults (`tests/mindspore/signatures.json` is what MindSpore says of itself), a
 gives on a CPU: MindSpore evaluated {lines} lines of code (`tests/mindspore/recorded.npz`), and the tests evaluate them
 here, outside and inside of a traced model. {documented} more lines, of operators without a CPU kernel and of names that
 came later, are held to the documentation's formula, and {raises} are refused by both. **Silent differences: 0.** What
-is not offered raises an error that names the nearest name.
+is not offered raises an error that names the nearest name. `mint` is held to PyTorch (`tests/mindspore/test_mint.py`),
+as are recurrent layers and attention; `dataset` has tests of its own (`tests/test_dataset.py`).
 
 Refused, because numpy and MindSpore mean different things by it: `x.max(1)` and `x.min(1)` of a traced tensor (say
 `axis=1` for the values), the mean and deviation of whole numbers (MindSpore cuts them off; cast first).
