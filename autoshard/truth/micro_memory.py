@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from autoshard.cost.program_memory import LiveRange, program_spans
-from autoshard.partition.program import Collective, Instruction, Program, Register, Start, Wait
+from autoshard.cost.program_memory import LiveRange, program_peak, program_spans
+from autoshard.partition.program import Collective, Compute, Instruction, Program, Register, Start, Wait
 from costmodel import live_bytes
 
 
@@ -17,6 +17,7 @@ def micro_batch_peak(
     late: Collection[Instruction],
     leaving: Collection[Register],
     stays: Collection[Register],
+    copies: int = 0,
 ) -> int:
     """Bytes at most while a micro batch is computed, without gradients: these are added to their sums as they are made.
 
@@ -25,15 +26,37 @@ def micro_batch_peak(
         late: what is done after the last micro batch.
         leaving: the gradients.
         stays: what is kept for all micro batches.
+        copies: as `step_peak`.
     """
     after = [started_by(one) in late for one in program.instructions]
     end, spans = len(after) - 1, []
-    for span in gathered_again(program, early, list(program_spans(program))):
+    for span in gathered_again(program, early, [*program_spans(program), *_more(program, copies)]):
         what = span.what
         if isinstance(what, Register) and (what in leaving or span.first <= end and after[span.first]):
             continue
         spans.append((span.first, end if what in stays else span.last, span.nbytes))
     return int(np.where(after, 0, live_bytes(spans, len(after))).max(initial=0))
+
+
+def step_peak(program: Program, copies: int = 0) -> int:
+    """Bytes at most while a step is computed.
+
+    Args:
+        copies: how many tensors of the size of logits the gradient of the loss takes beside its operands and result.
+    """
+    peak = program_peak(program)
+    if not copies:
+        return peak
+    spans = [one[2:] for one in (*program_spans(program), *_more(program, copies))]
+    return max(peak, int(live_bytes(spans, max(len(program.instructions), 1)).max(initial=0)))
+
+
+def _more(program: Program, copies: int) -> Iterator[LiveRange]:
+    """What the gradient of the loss takes for itself."""
+    for moment, one in enumerate(program.instructions):
+        of = one.composite or one.node if copies and isinstance(one, Compute) else None
+        if of is not None and of.op.name == "SparseSoftmaxCrossEntropyGrad" and one.results:
+            yield LiveRange(one, "scratch", moment, moment, copies * one.results[0].local.nbytes)
 
 
 def gathered_again(program: Program, early: Collection[Instruction], spans: Sequence[LiveRange]) -> list[LiveRange]:

@@ -157,7 +157,7 @@ class Decoder(nn.Cell):
             self.head = nn.Dense(model.hidden, model.vocabulary, has_bias=False)
         self.layers = nn.CellList([Layer(model, how) for _ in range(model.layers)])
         self.norm = _norm(model)
-        self.loss = nn.TokenLoss() if loss == FUSED else LossApart()
+        self.loss = LossApart() if loss == APART else nn.TokenLoss()
 
     def construct(self, words: Any, labels: Any) -> Any:
         with computed_in(self.kind):

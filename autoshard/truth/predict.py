@@ -13,14 +13,14 @@ from dataclasses import replace as changed
 
 from autoshard.api import plan
 from autoshard.cost.prices import prices_for
-from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import PARAMETER, Graph, Node
 from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.program import (
     Program,
 )
+from autoshard.truth.micro_memory import step_peak
 from autoshard.truth.models import step_of
-from autoshard.truth.rates import SUM_BYTES, adding_seconds, rates_of, with_attention
+from autoshard.truth.rates import LOSS_COPIES, SUM_BYTES, adding_seconds, rates_of, with_attention
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
     FIRST,
@@ -256,15 +256,17 @@ class _ShortStep:
     beside: Program
     sums: int = 4
     """Bytes of an element of the sums of gradients over micro batches."""
+    copies: int = 0
+    """As `step_peak`."""
 
     def measured(self, hardware: Hardware, joins: bool = False, float8: bool = False) -> _Measures:
-        known, work = hardware.for_ranks(self.ranks), self.work
+        known, work, copies = hardware.for_ranks(self.ranks), self.work, self.copies
         dealt = work.dealt(self.beside, prices_for(known).instructions, joins, float8)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
         peaks = (
-            (program_peak(one), (work.repeated_peak(one, True), work.repeated_peak(one, False)))
+            (step_peak(one, copies), tuple(work.repeated_peak(one, once, copies) for once in (True, False)))
             for one in (self.beside, work.program)
         )
         (peak, repeated), (plain, plain_repeated) = peaks
@@ -289,7 +291,9 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, bucket=0, fixed=again)
     work = Work(program, planned.graph, planned.plan.mesh)
-    return _ShortStep(layers, row.axes.of_stage.devices, work, beside, SUM_BYTES.get(row.precision, 4))
+    return _ShortStep(
+        layers, row.axes.of_stage.devices, work, beside, SUM_BYTES.get(row.precision, 4), LOSS_COPIES.get(row.loss, 0)
+    )
 
 
 def _gradients(graph: Graph) -> Iterator[Node]:

@@ -21,6 +21,10 @@ and the rest besides products take; fitted to rows of Megatron-LM."""
 SUM_BYTES = {"f16": 2}
 """Bytes of an element of the sums of gradients, where they are not f32: Megatron-LM sums in f32 where it computes in
 bf16, and in f16 where in f16 (megatron/arguments.py, --accumulate-allreduce-grads-in-fp32)."""
+LOSS_COPIES = {"parallel": 1}
+"""Tensors of the size of logits in f32 that the gradient of a loss takes beside the three that stand side by side in
+programs: of PyTorch's `loss_parallel` the logarithms, the gradient of picking, its sum with the softmax, and their
+product are there at once (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward)."""
 OLDER = 0.55
 """The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
 4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""

@@ -121,8 +121,11 @@ class Row(Record, frozen=True):
         described("several kernels, the first fused ones (FlashAttention, early 2023), or FlashAttention-2 and later"),
     ] = "fused"
     loss: Annotated[
-        Literal["fused", "apart"],
-        described("one kernel of logits, or the logarithms of a softmax in f32 and one of each row taken from them"),
+        Literal["fused", "apart", "parallel"],
+        described(
+            "one kernel of logits; the logarithms of a softmax in f32 and one of each row taken from them; or one "
+            "kernel of columns of logits, whose gradient takes one more of their size (PyTorch's loss_parallel)"
+        ),
     ] = "fused"
     reduced: Annotated[
         Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")

@@ -226,7 +226,7 @@ def _torchtitan(cells: Cells) -> Row:
         measured=Measurement(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
         recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
         precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
-        loss="fused" if axes.tp > 1 else "apart",  # loss_parallel, which a softmax of split logits has no operator for
+        loss="parallel" if axes.tp > 1 else "apart",
         reduced="step" if axes.pp > 1 else "micro batch", fusion="inductor" if compiled == "compiled" else "eager",
         overlap=True,
         # As many micro batches as stages, and two stages for each group where they are interleaved: its defaults.

@@ -119,16 +119,17 @@ class Work:
         reads = (register for one in late for register in one.operands if register in made)
         return dict.fromkeys(register for register in reads if register.local.dtype.is_float)
 
-    def repeated_peak(self, program: Program, once: bool) -> int:
+    def repeated_peak(self, program: Program, once: bool, copies: int = 0) -> int:
         """Bytes at most of a micro batch that others follow, without gradients.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators.
             once: gradients are reduced once a step, and what brings parameters to their users is done once, too.
+            copies: as `step_peak`.
         """
         late = self.late if once else self.updates
         stays = {register for one in self.early if once for register in one.results}
-        return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays)
+        return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays, copies)
 
     def dealt(self, program: Program, costs: Costs, joins: bool, float8: bool = False) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
