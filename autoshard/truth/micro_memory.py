@@ -38,6 +38,25 @@ def micro_batch_peak(
     return int(np.where(after, 0, live_bytes(spans, len(after))).max(initial=0))
 
 
+def kept(program: Program, early: Collection[Instruction]) -> tuple[int, int]:
+    """Bytes that lie from the forward pass to the backward: activations, and weights that `early` instructions have
+    brought to their users."""
+    given, brought = set(program.inputs), {of for one in program.instructions if one in early for of in one.results}
+    begins = _backward(program)
+    activations = weights = 0
+    for span in gathered_again(program, early, list(program_spans(program))):
+        if span.first < begins <= span.last and isinstance(span.what, Register) and span.what not in given:
+            activations += 0 if span.what in brought else span.nbytes
+            weights += span.nbytes if span.what in brought else 0
+    return activations, weights
+
+
+def _backward(program: Program) -> int:
+    """Where the backward pass begins."""
+    order = program.instructions
+    return next((i for i, one in enumerate(order) if any(_is_slope(of) for of in one.results)), len(order))
+
+
 def step_peak(program: Program, copies: int = 0) -> int:
     """Bytes at most while a step is computed.
 
@@ -63,7 +82,7 @@ def gathered_again(program: Program, early: Collection[Instruction], spans: Sequ
     """The spans, where activations that both passes need gathered lie in parts in between: they are gathered again
     behind other work (Korthikanti et al. 2022, section 4.2.2)."""
     order = program.instructions
-    begins = next((i for i, one in enumerate(order) if any(_is_slope(of) for of in one.results)), len(order))
+    begins = _backward(program)
     parts = {}
     for one in order[:begins]:
         what = started_by(one)

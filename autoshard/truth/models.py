@@ -240,4 +240,11 @@ def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     network.set_train()
     words = TensorType((samples, row.sequence), dtype("i32"))
     optimizer = optim.Adam(network.trainable_params(), 1e-4)
-    return train_step(network, optimizer, words, words, recompute=_made_again(row.recompute, row.fusion))
+    again = _made_again(row.recompute, row.fusion)
+    weights = {one.name for one in network.trainable_params()} if row.plan.startswith("zero3_keep") else set()
+
+    def made_again(node: Node) -> bool:
+        """Weights that are gathered for both passes are cast once for both."""
+        return again is not None and not (node.op.name == "Cast" and node.operands[0].name in weights) and again(node)
+
+    return train_step(network, optimizer, words, words, recompute=None if again is None else made_again)

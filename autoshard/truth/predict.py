@@ -18,7 +18,7 @@ from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.program import (
     Program,
 )
-from autoshard.truth.micro_memory import step_peak
+from autoshard.truth.micro_memory import kept, step_peak
 from autoshard.truth.models import step_of
 from autoshard.truth.rates import LOSS_COPIES, SUM_BYTES, adding_seconds, rates_of, with_attention
 from autoshard.truth.rows import Row
@@ -132,7 +132,7 @@ class Predictor:
         shares = (few.of_stage(row, more, layers, homes) for layers, homes in dealt_out(row))
         loads = tuple(load(row, share, self.rates(row, hardware)) for share in shares)
         step = StagedRow(row, loads, hardware)
-        peak = step.peak_bytes(few.peak_bytes - sum(few.states.values()))
+        peak = step.peak_bytes(few.transient(row, more))
         return Prediction(row, step.parts, peak, self._device_bytes(row))
 
     def _device_bytes(self, row: Row) -> int:
@@ -183,7 +183,8 @@ class _Measures:
     does by where it belongs (`dealt`); seconds to add gradients up, and how many elements that are, before their
     reduction and after it; by home these elements, and bytes of parameters and states; bytes at most of a step, and
     of a micro batch that others follow without the gradients, where these are reduced once a step and where after each;
-    and both where each collective is started when it is waited for (`plain`).
+    and both where each collective is started when it is waited for (`plain`); bytes of activations, and of weights
+    that were gathered, which lie from one pass to the other.
     """
 
     layers: int
@@ -195,6 +196,7 @@ class _Measures:
     repeated: tuple[int, int]
     plain_bytes: int
     plain_repeated: tuple[int, int]
+    kept: tuple[int, int]
 
     def peak(self, row: Row, ahead: bool = True) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
@@ -235,15 +237,19 @@ class _Measures:
             sum(mixed(few[home], many[home], home) for home in few)
             for few, many in (gradients, (self.states, more.states))
         )
-        kept = more.kept_bytes - self.kept_bytes
-        each = max(0.0, kept / (more.layers - self.layers))
-        return StageShare(dealt, elements / self.elements[at] * self.adding[at], states + 4 * elements, each * layers)
+        activations, weights = self.kept_by_layer(more)
+        adding = elements / self.elements[at] * self.adding[at]
+        return StageShare(dealt, adding, states + 4 * elements + weights * layers, activations * layers)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the fullest moment without what layers have anyhow: parameters, states, and gradients. No collective
-        is started ahead: how much these take for themselves is no matter of layers."""
-        return self.plain_bytes - self.states[LAYERS] - 4 * self.elements[1]  # updates take gradients in f32
+    def kept_by_layer(self, more: _Measures) -> tuple[float, float]:
+        """Bytes of activations and of gathered weights that a layer keeps from one pass to the other."""
+        layers = more.layers - self.layers
+        return (more.kept[0] - self.kept[0]) / layers, (more.kept[1] - self.kept[1]) / layers
+
+    def transient(self, row: Row, more: _Measures) -> float:
+        """Bytes that a micro batch takes besides parameters, states, sums of gradients, and what layers keep."""
+        layers = self.layers * sum(self.kept_by_layer(more))
+        return max(0.0, self.plain_repeated[row.reduced != "step"] - sum(self.states.values()) - layers)
 
 
 @dataclass(frozen=True)
@@ -266,11 +272,13 @@ class _ShortStep:
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
         peaks = (
-            (step_peak(one, copies), tuple(work.repeated_peak(one, once, copies) for once in (True, False)))
+            (step_peak(one, copies), (work.repeated_peak(one, True, copies), work.repeated_peak(one, False, copies)))
             for one in (self.beside, work.program)
         )
         (peak, repeated), (plain, plain_repeated) = peaks
-        return _Measures(self.layers, dealt, (early, late), summed, work.states, peak, repeated, plain, plain_repeated)
+        lies = kept(work.program, work.early)
+        made = dealt, (early, late), summed, work.states
+        return _Measures(self.layers, *made, peak, repeated, plain, plain_repeated, lies)
 
 
 PREFETCH = 4.0
