@@ -12,6 +12,9 @@ from autoshard.pipeline.stages.whole import runs_per_micro_batch
 STAGES = "stages"
 """What the messages from stage to stage are called beside the axes of collectives."""
 
+ROUNDED = 1e-9
+"""Share of a step that a group does not wait for others: sums in another order differ by less."""
+
 
 def step_cost(planned: PipelineData) -> Cost:
     """Of all micro batches and the update: the seconds are those of the step, `waiting_seconds` what the group waits
@@ -33,6 +36,7 @@ def step_cost(planned: PipelineData) -> Cost:
     peak = max(one.nbytes for one in price.memory)
     nbytes = sum(one.nbytes for one in axes.values())
     waiting = price.seconds - (compute + inside + sent - hidden)
+    waiting = waiting if waiting > ROUNDED * price.seconds else 0.0
     return Cost(compute, inside + sent, nbytes, peak, tuple(axes.values()), None, hidden, waiting)
 
 
