@@ -33,6 +33,7 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     from autoshard.search.factor_graph import FactorGraph
     from autoshard.search.mesh_cuts import MeshCuts
     from autoshard.search.problem import Problem
+    from autoshard.util.clock import now
     from autoshard.util.errors import PlanError
     from benchmarks.models import transformer_step
     from costmodel import preset
@@ -50,7 +51,7 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     most = peak_memory(plan_of_assignment(factor_graph, free))
     rows = [row("none", begun, cpu, value=free.value, bound=free.bound, peak=most)]
     begun, cpu = time.perf_counter(), time.process_time()
-    search = LagrangianSearch(MemoryRows(factor_graph), most, time.monotonic() + seconds, work=False)
+    search = LagrangianSearch(MemoryRows(factor_graph), most, now() + seconds, work=False)
     search.run()
     assert search.best is not None
     least, bound = search.value * most, search.bound * most
