@@ -12,6 +12,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
 from autoshard.search.domains import mesh_units_of
+from autoshard.search.exact.min_marginals import MOST, MinMarginals
 from autoshard.search.exact.search import ExactSearch, best_among, solve
 from autoshard.search.exact.srmp import LIKE, Srmp
 from autoshard.search.factor_graph import FactorGraph
@@ -135,6 +136,29 @@ def test_the_best_among_some_choices_of_a_value_with_more_users_than_arrays_have
     found = best_among(srmp, keep)
     assert found is not None
     assert graph.seconds(found) == pytest.approx(min(map(graph.seconds, itertools.product(*keep))), rel=1e-9)
+
+
+def test_users_beyond_those_that_count_cost_no_messages(monkeypatch):
+    """What such a user asks of a value's price is the same for all its choices: the bound does without."""
+
+    def function(x, *weights):
+        made = ops.relu(x)
+        return tuple(ops.relu(ops.matmul(made, weight)) for weight in weights)
+
+    users, mesh = MOST + 4, Mesh.parse("4")
+    traced = trace(function, array(12, 8), *(array(8, 16) for _ in range(users))).graph
+    graph = FactorGraph(Problem(traced, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, traced))
+    srmp, asked, message = Srmp(graph), [], MinMarginals.message
+    monkeypatch.setattr(
+        MinMarginals, "message", lambda self, at, of: (asked.append((len(self.wants), at)), message(self, at, of))[1]
+    )
+    told = srmp.sweep()
+    assert {at for wants, at in asked if wants == users} == {*range(MOST + 1), users}, "and the last one"
+    rng = np.random.default_rng(5)
+    assert 0.0 < told == pytest.approx(srmp.lower, rel=1e-9) and told <= solve(graph).value * (1 + 1e-9)
+    for _ in range(10):
+        choice = [int(rng.integers(size)) for size in graph.sizes]
+        assert stands(srmp, choice) == pytest.approx(graph.seconds(choice), rel=1e-9)
 
 
 def test_a_plan_is_found_by_descent_from_any_choice():

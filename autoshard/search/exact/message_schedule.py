@@ -60,6 +60,8 @@ class OrbitSlot:
         rows: of the factor orbit.
         receives: [rows, 1] whether the price has earlier variables and hands over what it has; None if all do.
         silent: none does.
+        plain: the user does not count there (`MinMarginals.counted`): it takes back what it gave, and leaves the rest,
+            the same for all its choices, to those that count.
         share: [rows, 1] of what a variable then gives on; None if nothing.
         mix: [1, rows] how many of the members each row stands for, as a share of them; None where it is one each.
     """
@@ -69,6 +71,7 @@ class OrbitSlot:
     rows: RowIndex
     receives: np.ndarray | None
     silent: bool
+    plain: bool
     share: np.ndarray | None
     mix: np.ndarray | None = None
 
@@ -93,7 +96,7 @@ class Orbit:
         for slot in slots:
             before = slot.factor_orbit.potentials[slot.position][slot.rows]
             if not slot.silent:
-                after = -slot.factor_orbit.message(slot.position, slot.rows)
+                after = np.zeros_like(before) if slot.plain else -slot.factor_orbit.message(slot.position, slot.rows)
                 if slot.receives is not None:
                     after = np.where(slot.receives, after, before)
                 taken = before - after
@@ -208,7 +211,10 @@ def _passes(
             if side.any():
                 receives = None if side[first].all() else side[first][:, None]
                 share = (side[then] / counts)[:, None] if side[then].any() else None
-                made.append(OrbitSlot(factor_orbit, position, _run(rows), receives, not side[first].any(), share, mix))
+                # The last one of a pass takes all that the price is worth, whether it counts or not.
+                plain = side[then].all() and position - 1 not in (-1, *factor_orbit.messages.counted)
+                silent = not side[first].any()
+                made.append(OrbitSlot(factor_orbit, position, _run(rows), receives, silent, bool(plain), share, mix))
         found.append((made, 1 - (totals[then] / counts)[:, None]))
     return found
 

@@ -27,7 +27,8 @@ class MinMarginals:
     """Min-marginals of one Shared; positions count the maker as 0, then the users.
 
     Of a user with several wants only the dearest counts, and of more than MOST users only the first: what comes out is
-    then below the least cost, never above it. `whole` tells that nothing is left out so.
+    then below the least cost, never above it. `whole` tells that nothing is left out so; users of `counted`, which come
+    first, count, and to others all choices are the same.
     """
 
     _kinds: ClassVar[dict[type[MultiLayoutCost], type[MinMarginals]]] = {}

@@ -80,6 +80,7 @@ class TableMinMarginals(MinMarginals, of=TableCost):
     def __init__(self, multi_layout: TableCost) -> None:
         self.multi_layout, self.whole = multi_layout, True
         self.table = np.minimum(multi_layout.table, LARGE)
+        self.counted = range(self.table.ndim - 1)
         self.groups = [
             ChoiceGroups(of, count) for of, count in zip(multi_layout.by_position, self.table.shape, strict=True)
         ]
