@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import Self
 
 from autoshard.api import DEFAULT_SEARCH
 from autoshard.api.arguments import known_mesh
@@ -22,13 +23,13 @@ from autoshard.pipeline.schedules import check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stage_plans import QUICK, StageMemo, most_memory, planned_stages
 from autoshard.pipeline.stages.cut import cut_by_nodes
-from autoshard.pipeline.transfers.group import RankGroup, group_hardware, read_groups, stacked
+from autoshard.pipeline.transfers.group import Limits, RankGroup, group_hardware, group_limits, read_groups, stacked
 from autoshard.search import find_mode
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, StageError
-from costmodel import Hardware
+from costmodel import Hardware, preset
 
 AUTO = "auto"
 MANY_LAYERS = 8
@@ -62,7 +63,17 @@ def found_stages(
     everywhere = hardware.for_ranks(devices)
     wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics, kinds=kinds)
     find_mode(mode)
-    return _StageFinder(traced, wanted, passes).find(mode)
+    finder = _StageFinder(traced, wanted, passes)
+    rooms = tuple(preset(name).device.memory_bytes for _, name in kinds)
+    if limit is not None:
+        return finder.within(limit, rooms).find(mode)
+    free = finder.find(mode)
+    if free.price.fullness(group_limits(free.groups, everywhere, None)) <= 1:
+        return free
+    try:
+        return finder.within(None if kinds else everywhere.device.memory_bytes, rooms).find(mode)
+    except MemoryLimitError:  # what reads the cheapest of all can say what is missing
+        return free
 
 
 def is_auto(pipeline: object) -> bool:
@@ -91,6 +102,11 @@ class _StageFinder:
     def __init__(self, traced: Traced, wanted: StageRequest, passes: tuple[str, ...]) -> None:
         self.traced, self.wanted, self.passes = traced, wanted, passes
         self.memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
+
+    def within(self, limit: int | None, rooms: tuple[int, ...]) -> Self:
+        """This finder from now on under a limit, and what devices of each kind have."""
+        self.wanted = replace(self.wanted, limit=limit, rooms=rooms)
+        return self
 
     def find(self, mode: str) -> PlannedPipeline:
         """The fastest pipeline whose stages a mode plans; in the default mode many equal layers are searched by what
@@ -127,13 +143,13 @@ class _StageFinder:
         nodes: Mapping[Node, int],
         order: Schedule,
         groups: tuple[RankGroup, ...],
-        limit: int | None,
+        limits: Limits | None,
     ) -> PlannedPipeline:
         is_split = any(group.mesh.devices > 1 for group in groups)
         own = mode if is_split else DEFAULT_SEARCH  # one device has nothing that a named plan could fail to split
         cut, memo = cut_by_nodes(step, nodes, order.stages), self.memos[own]
         hardware = self.wanted.hardware
-        return planned_stages(self.traced, cut, order, groups, hardware, own, self.passes, memo=memo, limit=limit)
+        return planned_stages(self.traced, cut, order, groups, hardware, own, self.passes, memo=memo, limits=limits)
 
     def _by_layers(self, layers: RepeatedLayers) -> PlannedPipeline:
         """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole.
@@ -159,7 +175,7 @@ class _StageFinder:
         found = self._whole(layers, search.leanest)
         if most_memory(found) <= wanted.limit:
             return found
-        raise none_keeps(wanted, most_memory(found), found)
+        raise none_keeps(wanted, found)
 
     def _whole(self, layers: RepeatedLayers, priced: LayeredPrice) -> PlannedPipeline:
         """The pipeline of a choice, planned."""

@@ -21,7 +21,14 @@ from autoshard.pipeline.stage_plans import NO_OPTIONS, check_memory, most_memory
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
-from autoshard.pipeline.transfers.group import RankGroup, group_hardware, groups_along, meshes_label, read_groups
+from autoshard.pipeline.transfers.group import (
+    RankGroup,
+    group_hardware,
+    group_limits,
+    groups_along,
+    meshes_label,
+    read_groups,
+)
 from autoshard.search.memory_limit import read_limit
 from autoshard.search.registry import check_options
 from autoshard.trace.cell import Cell, stages_of_cells
@@ -73,7 +80,9 @@ def plan_pipeline(
         search: how each stage is planned: a mode; or the FILE.json of a saved plan in stages, which says all else, too:
             what is given besides has to be the same.
         hardware: as for `autoshard.plan`, of groups that name no other; its links join the groups.
-        memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
+        memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused. Devices
+            of groups that name their hardware have no more than that has. Without it what the hardware has is kept to
+            if it can be.
         options: of the mode, as for `autoshard.plan`.
         statistics: whose a batch normalization takes in training, as for `autoshard.plan`; with "micro_batch" micro
             batches go forward in order.
@@ -146,13 +155,14 @@ def plan_pipeline(
     mode, own_options = search or DEFAULT_SEARCH, options or NO_OPTIONS
     if own_options:
         check_options(mode, own_options)
-    found = planned_stages(traced, cut, order, groups, everywhere, mode, passes, own_options, limit=limit)
+    limits = group_limits(groups, everywhere, limit)
+    found = planned_stages(traced, cut, order, groups, everywhere, mode, passes, own_options, limits=limits)
     return _within(found, limit)
 
 
 def _within(planned: PlannedPipeline, limit: int | None) -> PlannedPipeline:
     if limit is not None:
-        check_memory(planned, limit)
+        check_memory(planned, group_limits(planned.groups, planned.hardware, limit))
     return planned
 
 
@@ -189,11 +199,15 @@ def _best_schedule(
     tried = [one for one in found.values() if isinstance(one, PlannedPipeline)]
     if not tried:
         raise next(one for one in found.values() if isinstance(one, StageError | ScheduleError))
-    fitting = [one for one in tried if limit is None or most_memory(one) <= limit]
-    if not fitting:
-        assert limit is not None
-        check_memory(min(tried, key=most_memory), limit)
-    return min(fitting, key=lambda one: (one.price.seconds, most_memory(one)))
+    limits = group_limits(tried[0].groups, tried[0].hardware, limit)
+
+    def fullness(planned: PlannedPipeline) -> float:
+        return planned.price.fullness(limits)
+
+    fitting = [one for one in tried if fullness(one) <= 1]
+    if not fitting and limit is not None:
+        check_memory(min(tried, key=fullness), limits)
+    return min(fitting or tried, key=lambda one: (one.price.seconds, most_memory(one)))
 
 
 def each_schedule(

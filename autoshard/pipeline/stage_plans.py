@@ -19,7 +19,7 @@ from autoshard.pipeline.schedules.action import FORWARD
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.cut import Pipeline
 from autoshard.pipeline.stages.whole import StagedStep, whole_step
-from autoshard.pipeline.transfers.group import RankGroup, group_hardware
+from autoshard.pipeline.transfers.group import Limits, RankGroup, group_hardware
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.search import find_mode
@@ -50,14 +50,15 @@ def planned_stages(
     passes: tuple[str, ...],
     options: Mapping[str, Any] = NO_OPTIONS,
     memo: StageMemo | None = None,
-    limit: int | None = None,
+    limits: Limits | None = None,
 ) -> PlannedPipeline:
     """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to.
 
     Args:
         hardware: of all devices, but of groups that name another.
         memo: plans by the same mode that are known already; stages of this pipeline join them.
-        limit: bytes of a device, for which stages are planned anew where a mode can do with less; it may be exceeded.
+        limits: bytes of a device of each group, for which stages are planned anew where a mode can do with less; they
+            may be exceeded.
     """
     whole, memo = whole_step(pipeline), memo or StageMemo()
     check_states(whole, order)
@@ -73,32 +74,40 @@ def planned_stages(
         return PlannedPipeline(traced, whole, order, groups, graphs, tuple(plans), kinds, hardware, passes)
 
     found = planned({})
-    keeps = limit is not None and (mode == QUICK or keeps_limit(mode))
-    return _fitted(found, planned, limit) if keeps and limit is not None else found
+    if limits is None or not (mode == QUICK or keeps_limit(mode)) or _surely_fits(traced.graph, limits):
+        return found
+    return _fitted(found, planned, limits)
+
+
+def _surely_fits(graph: Graph, limits: Limits) -> bool:
+    """Whether a device of each group had room for all values of the whole step at once, and as much again."""
+    every = (*graph.inputs, *(value for node in graph.nodes for value in node.results))
+    nbytes = 2 * sum(value.type.nbytes for value in every)
+    return all(limit is None or nbytes <= limit for limit in limits)
 
 
 def _fitted(
-    found: PlannedPipeline, planned: Callable[[Mapping[int, int]], PlannedPipeline], limit: int
+    found: PlannedPipeline, planned: Callable[[Mapping[int, int]], PlannedPipeline], limits: Limits
 ) -> PlannedPipeline:
-    """The pipeline whose stages leave out what its groups are over the limit, each its share; or if these need no less,
-    as it is."""
+    """The pipeline whose stages leave out what its groups are over their limits, each its share; or if these need no
+    less, as it is."""
     rooms: dict[int, int] = {}
     for _ in range(MOST_FITTED):
-        before = most_memory(found)
-        if before <= limit:
+        before = found.price.fullness(limits)
+        if before <= 1:
             break
-        rooms.update(_rooms(found, limit))
+        rooms.update(_rooms(found, limits))
         again = planned(rooms)
-        if most_memory(again) >= before:
+        if again.price.fullness(limits) >= before:
             break
         found = again
     return found
 
 
-def _rooms(planned: PlannedPipeline, limit: int) -> Iterator[tuple[int, int]]:
-    """For stages of groups that are over the limit the bytes in which each is to be planned."""
-    for group, memory in enumerate(planned.price.memory):
-        if memory.nbytes > limit:
+def _rooms(planned: PlannedPipeline, limits: Limits) -> Iterator[tuple[int, int]]:
+    """For stages of groups that are over their limit the bytes in which each is to be planned."""
+    for group, (memory, limit) in enumerate(zip(planned.price.memory, limits, strict=True)):
+        if limit is not None and memory.nbytes > limit:
             peaks = {stage: peak_memory(planned.plans[stage]) for stage in planned.schedule.chunks(group)}
             share = 1 - (memory.nbytes - limit) / max(1, sum(peaks.values()))
             yield from ((stage, max(1, int(peak * share))) for stage, peak in peaks.items())
@@ -127,17 +136,18 @@ def most_memory(planned: PlannedPipeline) -> int:
     return max(one.nbytes for one in planned.price.memory)
 
 
-def check_memory(planned: PlannedPipeline, limit: int) -> None:
+def check_memory(planned: PlannedPipeline, limits: Limits) -> None:
     """Refuse a pipeline of which a group needs more memory than a device has.
 
     Raises:
         MemoryLimitError: it does.
     """
-    for number, one in enumerate(planned.price.memory):
-        if one.nbytes > limit:
-            stages = planned.schedule.chunks(number)
+    for number, (one, limit) in enumerate(zip(planned.price.memory, limits, strict=True)):
+        if limit is not None and one.nbytes > limit:
+            stages, kind = planned.schedule.chunks(number), planned.groups[number].hardware
             raise MemoryLimitError(
-                f"the pipeline of {planned.graph.name!r} is over the memory limit of {format_bytes(limit)}: "
+                f"the pipeline of {planned.graph.name!r} is over the memory limit of {format_bytes(limit)}"
+                f"{kind and f' of {kind}'}: "
                 f"{one.told(number, stages)}; take more stages or micro batches, or larger groups",
                 needed=one.nbytes,
                 limit=limit,

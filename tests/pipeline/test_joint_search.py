@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from autoshard.trace import set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import AutoshardError, MemoryLimitError, PlanError
 from costmodel import format_seconds
+from costmodel.preset_table import PRESETS
 
 X = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
 
@@ -80,7 +82,7 @@ def test_the_fastest_on_unlike_devices_is_found(kinds):
     assert len(seconds) > 10
     assert found.price.seconds <= min(seconds) * (1 + 1e-9)
     assert {group.hardware for group in found.groups} == {"h100", "a100"}
-    of = dict(zip((0, 1), (one.partition("@")[2] for one in kinds.split("/")), strict=True))
+    of = [one.partition("@")[2] for one in kinds.split("/")]
     assert all(of[rank] == group.hardware for group in found.groups for rank in group.ranks)
 
 
@@ -146,7 +148,7 @@ def test_what_is_priced_guides_what_is_priced_next():
         return Expected(StageChoice(micro, (1, 1), (0, 1), (cut,)), seconds / 2, seconds, nbytes)
 
     every = [of(1, 1, 4.0), of(1, 2, 2.0), of(2, 1, 3.0), of(2, 2, 1.0, nbytes=9.0)]
-    order = GuidedOrder(every, 8, {one.choice: one.seconds for one in every}.__getitem__)
+    order = GuidedOrder(every, {one.choice: one.seconds for one in every}.__getitem__)
     first = order.take(below=10)
     assert first is not None and first == of(1, 2, 2.0)
     order.learn(first, 5.0, 1.0)  # 2.5 times what was expected, so 10 are expected of the other
@@ -175,6 +177,36 @@ def test_under_a_limit_a_pipeline_is_found_wherever_one_is():
         found = plan_pipeline(step, memory=limit, **settings)
         assert most_memory(found) <= limit
         assert found.price.seconds <= min(one.price.seconds for one in every if most_memory(one) <= limit) * (1 + 1e-9)
+
+
+def test_each_kind_of_devices_has_its_own_memory(monkeypatch):
+    """The last block has most parameters; devices of the second kind have no room for it, by hand or found."""
+    step = step_of(256, 256, 256, 256, 1024)
+
+    def small(nbytes):
+        a100 = PRESETS["a100"]
+        monkeypatch.setitem(PRESETS, "small", replace(a100, device=replace(a100.device, memory_bytes=nbytes)))
+
+    def needed(planned, kind="small"):
+        pairs = zip(planned.groups, planned.price.memory, strict=True)
+        return max(one.nbytes for group, one in pairs if group.hardware == kind)
+
+    settings: dict[str, Any] = {"micro_batches": 2, "schedule": "1f1b", "search": "batch"}
+    small(1 << 30)
+    free = plan_pipeline(step, pipeline="auto:1@small/1@a100", **settings)
+    room = needed(free) * 3 // 4
+    small(room)
+    for memory in (None, 1 << 30):
+        found = plan_pipeline(step, pipeline="auto:1@small/1@a100", memory=memory, **settings)
+        assert needed(found) <= room < needed(found, "a100")
+    by_hand: dict[str, Any] = {**settings, "pipeline": "d=1@a100/d=1@small", "stages": {"{0..2}": 0, "3": 1}}
+    assert "group 1 needs 3.05 MiB, more than small has" in plan_pipeline(step, **by_hand).report()  # not refused
+    with pytest.raises(MemoryLimitError, match="limit of .* of small: a device of group 1, which runs stage 1"):
+        plan_pipeline(step, memory=1 << 30, **by_hand)
+    small(1000)
+    with pytest.raises(MemoryLimitError, match="limit of 1000 B: the least that one needs .* on d=1@a100/d=1@small"):
+        plan_pipeline(step, pipeline="auto:1@small/1@a100", memory=1 << 30, **settings)
+    assert needed(plan_pipeline(step, pipeline="auto:1@small/1@a100", **settings)) > 1000
 
 
 def test_one_group_may_have_a_loop_of_two_stages():

@@ -19,12 +19,13 @@ REFUSED = 2.0
 
 @dataclass(frozen=True)
 class Expected:
-    """A choice, the seconds that it takes at least, and the seconds and bytes of a device that are expected."""
+    """A choice, the seconds that it takes at least, the seconds that are expected, and how many times what it has the
+    fullest device is expected to need."""
 
     choice: StageChoice
     least: float
     seconds: float
-    nbytes: float
+    fullness: float
 
     @property
     def kind(self) -> tuple:
@@ -36,16 +37,16 @@ class GuidedOrder:
     """Choices of which `take` gives the most promising one; `learn` is told what came of it.
 
     Args:
-        limit: bytes of a device; choices that are expected to be above it come last, those of fewer bytes first.
+        every: those that are expected to need more than devices have come last, the least full first.
         estimate: seconds of a choice, closer than what is expected at first; asked of choices that would be next.
     """
 
-    def __init__(self, every: Iterable[Expected], limit: float, estimate: Callable[[StageChoice], float]) -> None:
-        self.limit, self.estimate = limit, estimate
+    def __init__(self, every: Iterable[Expected], estimate: Callable[[StageChoice], float]) -> None:
+        self.estimate = estimate
         self._kinds: defaultdict[tuple, list[Expected]] = defaultdict(list)
         self._slower: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
         self._off: defaultdict[tuple, float] = defaultdict(lambda: 1.0)  # what came of the kind, by its estimate
-        self._larger: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
+        self._fuller: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
         self._estimated: dict[tuple, tuple[StageChoice, int]] = {}
         self._learned = 0
         for one in every:
@@ -83,16 +84,16 @@ class GuidedOrder:
         return None
 
     def expects(self, one: Expected) -> tuple[float, float]:
-        """Seconds and bytes that are expected of a choice now."""
-        return one.seconds * self._slower[one.kind], one.nbytes * self._larger[one.kind]
+        """Seconds and fullness that are expected of a choice now."""
+        return one.seconds * self._slower[one.kind], one.fullness * self._fuller[one.kind]
 
-    def learn(self, one: Expected, seconds: float, nbytes: float) -> None:
+    def learn(self, one: Expected, seconds: float, fullness: float) -> None:
         """Expect of its kind what came of a choice, in proportion."""
         self._learned += 1
         self._off[one.kind] = 1.0
         self._estimate(one)
         self._off[one.kind] = seconds / self.expects(one)[0] if self.expects(one)[0] else 1.0
-        self._larger[one.kind] = nbytes / one.nbytes if one.nbytes else 1.0
+        self._fuller[one.kind] = fullness / one.fullness if one.fullness else 1.0
         self._estimate(one)
         self._sort(one.kind)
 
@@ -107,9 +108,9 @@ class GuidedOrder:
         self._slower[one.kind] = self.estimate(one.choice) * self._off[one.kind] / one.seconds if one.seconds else 1.0
 
     def _rank(self, one: Expected) -> tuple[bool, float, int]:
-        seconds, nbytes = self.expects(one)
-        over = nbytes > self.limit
-        return over, float(f"{nbytes if over else seconds:.9g}"), len(one.choice.places)
+        seconds, fullness = self.expects(one)
+        over = fullness > 1
+        return over, float(f"{fullness if over else seconds:.9g}"), len(one.choice.places)
 
     def _sort(self, kind: tuple) -> None:
         if kind in self._kinds:

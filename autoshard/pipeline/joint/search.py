@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,11 +17,11 @@ from autoshard.pipeline.joint.blocks import blocks_of
 from autoshard.pipeline.joint.estimate import StageEstimates
 from autoshard.pipeline.joint.guided import Expected, GuidedOrder
 from autoshard.pipeline.joint.space import BlockWork, StageChoice, choices
-from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.planned.price import PipelinePrice, times_limit
 from autoshard.pipeline.planned.searched import OtherPipeline, StageSearch, fastest_by_groups
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.transfers.group import RankGroup, meshes_label, stacked
+from autoshard.pipeline.transfers.group import Limits, RankGroup, meshes_label, stacked
 from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
@@ -52,7 +53,8 @@ class StageRequest:
         graph: the training step.
         devices: how many there are.
         micro_batches, schedules: those to choose from; None: divisors of the batch, the named ones.
-        limit: bytes of a device; None: no limit.
+        limit: bytes of a device; None: no limit, but for `rooms`.
+        rooms: bytes of a device of each kind, which hold beside the limit; () for none.
         most: pipelines that are planned at most.
         statistics: as `transform.micro.accumulate` takes them.
         kinds: where devices are unlike how many there are of each kind, in the order of ranks, and its name; `hardware`
@@ -68,6 +70,26 @@ class StageRequest:
     most: int = MOST_PRICED
     statistics: str = BATCH
     kinds: tuple[tuple[int, str], ...] = ()
+    rooms: tuple[int, ...] = ()
+
+    @property
+    def limits(self) -> Limits:
+        """Bytes of a device of each kind."""
+        rooms = self.rooms or (None,) * max(1, len(self.kinds))
+        both = ([one for one in (self.limit, room) if one is not None] for room in rooms)
+        return tuple(min(one, default=None) for one in both)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some devices have a limit."""
+        return any(one is not None for one in self.limits)
+
+    def limits_of(self, groups: Sequence[RankGroup]) -> Limits:
+        """Bytes of a device of each of these groups."""
+        if not self.kinds:
+            return self.limits * len(groups)
+        ends = tuple(itertools.accumulate(count for count, _ in self.kinds))
+        return tuple(self.limits[bisect_right(ends, group.ranks[0])] for group in groups)
 
     @property
     def first(self) -> Hardware:
@@ -88,7 +110,7 @@ class PricedPipeline(Protocol):
 
 
 Found = TypeVar("Found", bound=PricedPipeline)
-Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], int | None], Found]
+Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], Limits | None], Found]
 
 
 def fastest(
@@ -97,7 +119,7 @@ def fastest(
     """The pipeline of the fewest predicted seconds that keeps to the limit; of equal ones that with fewest stages.
 
     Args:
-        planned: plans a step whose operators have stages, within so many bytes of a device if it can.
+        planned: plans a step whose operators have stages, within so many bytes of a device of each group if it can.
         quick: plans it about as well in far less time; those that may be the best are then planned by `planned`, too.
 
     Raises:
@@ -108,16 +130,20 @@ def fastest(
     return _StageSearch(wanted, planned, quick).run()
 
 
-def none_keeps(wanted: StageRequest, needed: int, least: PricedPipeline | None = None) -> MemoryLimitError:
-    """That no pipeline keeps to the limit: the fewest bytes that one needs, and if that is planned, what is largest
-    there."""
-    limit, where = wanted.limit or 0, ""
-    if least is not None:
+def none_keeps(wanted: StageRequest, least: PricedPipeline | int) -> MemoryLimitError:
+    """That no pipeline keeps to the limit: that which comes closest, and what is largest there; or how many bytes it
+    needs."""
+    limit, needed, where = wanted.limits[0] or 0, least, ""
+    if not isinstance(least, int):
         memory, order = least.price.memory, least.schedule
-        group = max(range(len(memory)), key=lambda one: memory[one].nbytes)
-        meshes = "/".join(str(one.mesh) for one in least.price.planned.groups)
+        limits = wanted.limits_of(least.price.planned.groups)
+        shares = [times_limit(one.nbytes, limit) for one, limit in zip(memory, limits, strict=True)]
+        group = max(range(len(memory)), key=shares.__getitem__)
+        limit, needed = limits[group] or 0, memory[group].nbytes
+        meshes = "/".join(one.label for one in least.price.planned.groups)
         where = f", on {meshes} by {order.name} of {order.micro_batches} micro batches, where "
         where += memory[group].told(group, order.chunks(group))
+    assert isinstance(needed, int)
     return MemoryLimitError(
         f"no pipeline of {wanted.graph.name!r} on {wanted.devices} devices that was tried keeps to the memory limit of "
         f"{format_bytes(limit)}: the least that one needs is {format_bytes(needed)}{where}",
@@ -147,7 +173,7 @@ class _StageSearch(Generic[Found]):
         self.blocks = {count: blocks_of(step, wanted.first) for count, step in self.steps.items()}
         self.work = {count: self._work(count) for count in self.steps}
         self.best: Found | None = None
-        self.least: tuple[int, Found] | None = None
+        self.least: tuple[float, Found] | None = None
         self.tried: list[_Tried] = []
         self.orders: dict[tuple, tuple[Schedule, ...]] = {}
         self.estimates = StageEstimates(self.work, self._schedules)
@@ -157,8 +183,7 @@ class _StageSearch(Generic[Found]):
 
     def run(self) -> tuple[Found, StageSearch]:
         every = list(self._choices())
-        limit = math.inf if self.wanted.limit is None else self.wanted.limit
-        order = GuidedOrder(every, limit, self.estimates.seconds)
+        order = GuidedOrder(every, self.estimates.seconds)
         one = order.take(math.inf, most_stages=1) or order.take(math.inf)  # first what takes no stages
         left = math.inf
         while one is not None:
@@ -182,22 +207,22 @@ class _StageSearch(Generic[Found]):
         others = fastest_by_groups(self.others.values(), _label(self.best))
         return self.best, StageSearch(self.best.price.seconds, left, bound, priced, len(every), others)
 
-    def _is_enough(self, seconds: float, nbytes: float, left: int) -> bool:
+    def _is_enough(self, seconds: float, fullness: float, left: int) -> bool:
         """Whether a choice of which so much is expected, the most promising one of so many that are left, is not to be
         planned. Few are planned all the same, which proves what is best."""
         if self.priced >= self.wanted.most or len(self.refused) >= MOST_REFUSED:
-            limit = self.wanted.limit
-            return self.best is not None or not self.priced or limit is None or nbytes > FAR * limit
+            return self.best is not None or not self.priced or not self.wanted.is_limited or fullness > FAR
         return self.best is not None and seconds >= self.best.price.seconds and left > FEW
 
     def _choices(self) -> Iterator[Expected]:
         counts = tuple(self.steps)
         fewest = min(counts, key=lambda count: self.blocks[count].count)
         work, devices = self.work[fewest], [count for count, _ in self.wanted.kinds] or [self.wanted.devices]
+        limits = [math.inf if one is None else max(1, one) for one in self.wanted.limits]
         for choice in choices(devices, work.whole, counts, most_groups=self.wanted.devices, speeds=work.speeds):
             if self._schedules(choice):
                 work = self.work[choice.micro_batches]
-                yield Expected(choice, work.least_seconds(choice), *work.expected(choice))
+                yield Expected(choice, work.least_seconds(choice), *work.expected(choice, limits))
 
     def _groups(self, choice: StageChoice) -> Iterator[tuple[RankGroup, ...]]:
         """The meshes of the groups, in all shapes."""
@@ -243,9 +268,9 @@ class _StageSearch(Generic[Found]):
             if order.ranks_of_stages == places:
                 yield order
 
-    def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> list[tuple[float, int]]:
+    def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> list[tuple[float, float]]:
         """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast; seconds
-        and bytes of a device by each of them."""
+        and fullness by each of them."""
         orders = self._schedules(choice)
         step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
         try:
@@ -255,24 +280,24 @@ class _StageSearch(Generic[Found]):
             return []
         self.priced += 1
         self.estimates.learn(choice, first.price)
-        found, limit = self._by_schedules(first, orders), self.wanted.limit
-        if limit is not None and min(most for _, most, _ in found) > limit:
+        found, limits = self._by_schedules(first, orders), self.wanted.limits_of(groups)
+        if min(full for _, full, _ in found) > 1:
             least = min(found, key=lambda one: one[1])[2]
-            found = self._by_schedules(self.planned(step, stages, least, groups, limit), orders)
-        over, seconds = min((limit is not None and most > limit, seconds) for seconds, most, _ in found)
+            found = self._by_schedules(self.planned(step, stages, least, groups, limits), orders)
+        over, seconds = min((full > 1, seconds) for seconds, full, _ in found)
         self.tried.append(_Tried(choice, groups, seconds, over))
-        return [(seconds, most) for seconds, most, _ in found]
+        return [(seconds, full) for seconds, full, _ in found]
 
-    def _by_schedules(self, planned: Found, orders: Sequence[Schedule]) -> list[tuple[float, int, Schedule]]:
-        """Seconds and bytes of a device by each schedule; the fastest that fits is kept if none before was as fast."""
-        found, limit = [], self.wanted.limit
+    def _by_schedules(self, planned: Found, orders: Sequence[Schedule]) -> list[tuple[float, float, Schedule]]:
+        """Seconds and fullness by each schedule; the fastest that fits is kept if none before was as fast."""
+        found, limits = [], self.wanted.limits_of(planned.price.planned.groups)
         for order in orders:
             one = planned if order is planned.schedule else planned.with_schedule(order)
-            most = 0 if limit is None else max(each.nbytes for each in one.price.memory)
-            if self.least is None or most < self.least[0]:
-                self.least = most, one
-            found.append((one.price.seconds, most, order))
-            is_over, label = limit is not None and most > limit, _label(one)
+            full = one.price.fullness(limits) if self.wanted.is_limited else 0.0
+            if self.least is None or full < self.least[0]:
+                self.least = full, one
+            found.append((one.price.seconds, full, order))
+            is_over, label = full > 1, _label(one)
             self.others[label] = OtherPipeline(label, order.ranks, one.price.seconds, not is_over)
             if is_over:
                 continue
@@ -295,7 +320,7 @@ class _StageSearch(Generic[Found]):
         if not self.priced:
             raise self.refused[0] if self.refused else StageError(f"{self.wanted.graph.name!r} has no such stages")
         assert self.least is not None, "what was priced is the best, or is over the limit"
-        raise none_keeps(self.wanted, *self.least)
+        raise none_keeps(self.wanted, self.least[1])
 
     def _work(self, count: int) -> BlockWork:
         """What each block takes on one device of each kind."""

@@ -102,9 +102,13 @@ class BlockWork:
             head += (forward[edges[stage + 1]] - forward[edges[stage]]) / share
         return max(heads[group] + choice.micro_batches * one for group, one in enumerate(busy))
 
-    def expected(self, choice: StageChoice) -> tuple[float, float]:
-        """Seconds of a step, and bytes of a device of the fullest group, if the devices of each group share all and as
-        many micro batches wait for their backward pass as 1F1B has there."""
+    def expected(self, choice: StageChoice, limits: Sequence[float]) -> tuple[float, float]:
+        """Seconds of a step, and how many times its limit the bytes of a device of the fullest group are, if the
+        devices of each group share all and as many micro batches wait for their backward pass as 1F1B has there.
+
+        Args:
+            limits: bytes of a device of each kind.
+        """
         edges = choice.edges(len(self.nbytes))
         groups, kinds = range(len(choice.devices)), [self.on(kind) for kind in choice.kind_of]
         busy, update, nbytes = ([0.0 for _ in groups] for _ in range(3))
@@ -120,7 +124,8 @@ class BlockWork:
             waiting = min(choice.micro_batches, len(groups) - group)
             nbytes[group] += (sum(self.nbytes[span]) + waiting * sum(self.kept[span])) / share
         ends = (max(trip, heads[group] + choice.micro_batches * busy[group]) + update[group] for group in groups)
-        return max(ends), max(nbytes)
+        shares = (one / limits[kind] for one, kind in zip(nbytes, choice.kind_of, strict=True))
+        return max(ends), max(shares)
 
 
 def shared_seconds(seconds: Sequence[float], started: Sequence[float], devices: int) -> float:

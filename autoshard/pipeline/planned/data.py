@@ -125,6 +125,10 @@ class PipelineData:
         """How many collectives the programs of all pieces have."""
         return sum(len(one.program.collectives) for one in self.programs.pieces.values())
 
+    def room(self, number: int) -> int:
+        """Bytes that a device of a group has."""
+        return min(self.stage_hardware[stage].device.memory_bytes for stage in self.schedule.chunks(number))
+
     @property
     def hardware_label(self) -> str:
         """What the devices are."""

@@ -9,6 +9,7 @@ activations are those of the values on their routes, by the very order in which 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -241,6 +242,10 @@ class PipelinePrice:
         """Of a rank of each group."""
         return tuple(map(self._memory, range(self.planned.schedule.ranks)))
 
+    def fullness(self, limits: Sequence[int | None]) -> float:
+        """How many times what a device of its group may need the fullest one needs."""
+        return max(times_limit(one.nbytes, limit) for one, limit in zip(self.memory, limits, strict=True))
+
     def _memory(self, number: int) -> StageMemory:
         programs, stages = self.planned.programs, self.planned.schedule.chunks(number)
         pieces = [ready for place, ready in programs.pieces.items() if place[0] in stages]
@@ -266,6 +271,11 @@ class PipelinePrice:
         states = sum(size for _, size in given.values())
         once, each = transient
         return StageMemory(states, sum(sums.values()), live, max(0, each, once - live), largest)
+
+
+def times_limit(nbytes: float, limit: int | None) -> float:
+    """How many times the limit so many bytes are; 0 where there is none."""
+    return 0.0 if limit is None else nbytes / limit if limit > 0 else math.inf
 
 
 def transient_bytes(programs: Programs, ready: Ready) -> int:

@@ -38,6 +38,11 @@ def _lines(planned: PipelineData, price: PipelinePrice) -> Iterator[str]:
         rows.append([str(i), str(group), *shown])
     yield from _aligned(rows)
     yield ""
+    for i, group in enumerate(planned.groups):
+        if price.memory[i].nbytes > planned.room(i):
+            kind = group.hardware or planned.hardware.name
+            needs, has = format_bytes(price.memory[i].nbytes), format_bytes(planned.room(i))
+            yield f"memory  a device of group {i} needs {needs}, more than {kind} has, {has}"
     yield f"step    {format_seconds(price.seconds)}, predicted for one device of each group"
     yield f"bubble  {100 * price.timeline.bubble_share:.1f} % of the groups' time in the schedule"
     makespan = float(price.timeline.makespan)

@@ -45,18 +45,13 @@ def _record(planned: PipelineData, price: PipelinePrice) -> dict[str, Any]:
         "name": planned.graph.name,
         "hardware": planned.hardware_label,
         "devices": planned.devices,
-        "group_memory_bytes": [_room(planned, number) for number in range(planned.schedule.ranks)],
+        "group_memory_bytes": [planned.room(number) for number in range(planned.schedule.ranks)],
         "largest": [[list(pair) for pair in one.largest] for one in price.memory],
         "count": actions,
         "actions": in_columns(list(map(_busy, price.busy)) if shown else []),
         "held": [_held(price, group) for group in range(planned.schedule.ranks)] if shown else [],
         "transfers": in_columns([_transfer(price, route) for route in price.crossing]),
     }
-
-
-def _room(planned: PipelineData, number: int) -> int:
-    """Bytes of a device of a group."""
-    return min(planned.stage_hardware[stage].device.memory_bytes for stage in planned.schedule.chunks(number))
 
 
 def _busy(one: Busy) -> dict[str, Any]:

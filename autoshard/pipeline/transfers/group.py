@@ -33,6 +33,11 @@ class RankGroup:
                 f"{shortened(str(list(self.ranks)), 80)}"
             )
 
+    @property
+    def label(self) -> str:
+        """The mesh in words, and what its devices are: `tp=2@h100`."""
+        return f"{self.mesh}@{self.hardware}" if self.hardware else str(self.mesh)
+
     def __str__(self) -> str:
         first, *others = self.ranks
         kind = self.hardware and f" of {self.hardware}"
@@ -111,7 +116,21 @@ def group_hardware(groups: Sequence[RankGroup], everywhere: Hardware) -> tuple[H
     return tuple(found)
 
 
+Limits = tuple[int | None, ...]
+"""Bytes that a device of each group may need; None: any."""
+
+
+def group_limits(groups: Sequence[RankGroup], everywhere: Hardware, limit: int | None) -> Limits:
+    """What a device of each group has: the limit, of groups that name their hardware no more than that has; without a
+    limit what the hardware has."""
+    found = []
+    for group, hardware in zip(groups, group_hardware(groups, everywhere), strict=True):
+        own = hardware.device.memory_bytes if group.hardware or limit is None else None
+        found.append(min((one for one in (limit, own) if one is not None), default=None))
+    return tuple(found)
+
+
 def meshes_label(groups: Sequence[RankGroup]) -> str:
     """The meshes of groups in words, equal ones counted: `2 x (dp=2) + (tp=4)`."""
-    counts = Counter(f"{group.mesh}@{group.hardware}" if group.hardware else str(group.mesh) for group in groups)
+    counts = Counter(group.label for group in groups)
     return " + ".join(f"{count} x ({mesh})" if count > 1 else f"({mesh})" for mesh, count in counts.items())
