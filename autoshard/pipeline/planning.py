@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ from autoshard.trace.cell import Cell, stages_of_cells
 from autoshard.trace.function import Traced, known_trace
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.micro.statistics import BATCH
-from autoshard.util.errors import PlanError, ScheduleError, StageError
+from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -205,9 +206,27 @@ def _best_schedule(
         return planned.price.fullness(limits)
 
     fitting = [one for one in tried if fullness(one) <= 1]
-    if not fitting and limit is not None:
-        check_memory(min(tried, key=fullness), limits)
+    if limit is not None:
+        # Stages that are planned to need less do so by whatever schedule places them alike.
+        for one in (each for each in _emptiest(tried, fullness) if fullness(each) > 1):
+            with suppress(MemoryLimitError):
+                leaner = plan(schedule=one.schedule, memory=limit)
+                alike = (each for each in tried if each.schedule.ranks_of_stages == one.schedule.ranks_of_stages)
+                every = (leaner.with_schedule(each.schedule) for each in alike)
+                fitting += [each for each in every if fullness(each) <= 1]
+        if not fitting:
+            check_memory(min(tried, key=fullness), limits)
     return min(fitting or tried, key=lambda one: (one.price.seconds, most_memory(one)))
+
+
+def _emptiest(
+    tried: Sequence[PlannedPipeline], fullness: Callable[[PlannedPipeline], float]
+) -> Collection[PlannedPipeline]:
+    """Of pipelines that place stages alike that which comes closest to the limit."""
+    found: dict[tuple[int, ...], PlannedPipeline] = {}
+    for one in sorted(tried, key=fullness):
+        found.setdefault(one.schedule.ranks_of_stages, one)
+    return found.values()
 
 
 def each_schedule(

@@ -278,6 +278,7 @@ def test_stages_are_planned_to_keep_a_limit():
     step = train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.Adam(net.trainable_params(), 0.1), x)
     settings: dict[str, Any] = {"pipeline": "d=2/d=2", "micro_batches": 2, "hardware": "h100"}
     most = most_memory(plan_pipeline(step, **settings))
-    assert most_memory(plan_pipeline(step, memory=most * 3 // 4, **settings)) <= most * 3 // 4
+    for schedule in ("1f1b", "auto"):
+        assert most_memory(plan_pipeline(step, memory=most * 3 // 4, schedule=schedule, **settings)) <= most * 3 // 4
     with pytest.raises(MemoryLimitError, match="runs stage 0, holds .*operators take while they run .* KiB.; take"):
         plan_pipeline(step, memory=most // 10, **settings)
