@@ -73,7 +73,8 @@ def plan_pipeline(
             plans for each, and layers made again or not. "auto:4@h100/8@a100": the same of unlike devices, in the
             order of ranks; a group has those of one kind.
         micro_batches: into how many parts the batch is cut.
-        schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
+        schedule: a name of `autoshard schedule`, the path of a file, or a schedule, of which the last two say how many
+            micro batches there are; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
         chunks: stages of each group, for a schedule by name.
         stages: from patterns of names to stages, as `cut_stages` takes them; None: those that the model's cells bear
@@ -279,7 +280,7 @@ def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks:
         raise ScheduleError(f"schedule is {schedule!r}; give a name, the path of a file, 'auto', or a Schedule")
     if schedule.endswith(".csv"):
         found = load_schedule(schedule)
-        if found.micro_batches != micro_batches:
+        if micro_batches not in (1, found.micro_batches):  # 1 is given where nobody says
             raise ScheduleError(
                 f"schedule {schedule} is for {found.micro_batches} micro batches, and {micro_batches} are given"
             )

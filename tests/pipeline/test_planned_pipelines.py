@@ -84,6 +84,14 @@ def test_the_fastest_schedule_is_taken(step):
     assert f"{found.schedule.name} takes" in told and "no order takes less than" in told
 
 
+def test_a_file_says_how_many_micro_batches_there_are(step, tmp_path):
+    (tmp_path / "own.csv").write_text("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
+    planned, _ = check_equal(step, mesh="pp=2", schedule=str(tmp_path / "own.csv"))
+    assert planned.schedule.micro_batches == 2
+    with pytest.raises(ScheduleError, match="own.csv is for 2 micro batches, and 3 are given"):
+        plan_pipeline(step, mesh="pp=2", micro_batches=3, schedule=str(tmp_path / "own.csv"))
+
+
 def test_groups_of_other_sizes(step):
     planned, _ = check_equal(step, pipeline="tp=2/dp=2,tp=2/tp=2", micro_batches=2, schedule="gpipe")
     assert [group.ranks for group in planned.groups] == [(0, 1), (2, 3, 4, 5), (6, 7)]
