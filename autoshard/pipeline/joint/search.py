@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,8 +36,8 @@ MOST_PRICED = 64
 MOST_REFUSED = 128
 """Pipelines that the mode cannot plan, after which a search ends."""
 NEAR, MOST_REFINED = 0.04, 3
-"""By how much, relatively, what was planned quickly may take longer than the best, to be planned thoroughly, and how
-many of these there are at most."""
+"""By how much, relatively, what was planned quickly may be expected to take longer than the best, to be planned
+thoroughly, and how many of these there are at most besides what takes no stages."""
 FEW = 16
 """Choices that are left, up to which all are planned, whatever is expected of them."""
 FAR = 2.0
@@ -306,15 +307,22 @@ class _StageSearch(Generic[Found]):
         return found
 
     def _refine(self) -> None:
-        """Plan what may be the best once more, thoroughly: what takes no stages, then what took the fewest seconds."""
-        self.planned = self.thorough
+        """Plan what may be the best once more, thoroughly: what takes no stages, then what took the fewest seconds,
+        each choice on its best meshes first. Others are expected to take as much less as any that was refined."""
+        self.planned, less = self.thorough, 1.0
         tried = sorted(self.tried, key=lambda one: (one.is_over, one.seconds))
-        tried.sort(key=lambda one: one is not next((each for each in tried if len(each.groups) == 1), None))
-        for number, one in enumerate(tried[:MOST_REFINED]):
+        whole = _without_stages(tried) or tried[:1]
+        meshes, rest = Counter[StageChoice](), []
+        for one in (one for one in tried if one not in whole):
+            meshes[one.choice] += 1
+            rest.append((meshes[one.choice], one))
+        others = [one for _, one in sorted(rest, key=lambda pair: pair[0])]
+        for number, one in enumerate([*whole, *others[:MOST_REFINED]]):
             most = math.inf if self.best is None else self.best.price.seconds * (1 + NEAR)
-            if number and (one.seconds > most or one.is_over and self.best is not None):
-                return
-            self._price(one.choice, one.groups)
+            if number >= len(whole) and (one.seconds * less > most or one.is_over and self.best is not None):
+                continue
+            if prices := self._price(one.choice, one.groups):
+                less = min(less, min(prices)[0] / one.seconds if one.seconds else 1.0)
 
     def _refuse(self) -> None:
         if not self.priced:
@@ -353,6 +361,14 @@ def _label(planned: PricedPipeline) -> str:
     if order.ranks == 1:
         return f"in one piece on {meshes}, {micro}"
     return f"{order.stages} stages on {meshes}, {order.name}, {micro}"
+
+
+def _without_stages(tried: Sequence[_Tried]) -> list[_Tried]:
+    """Of what was priced, the fastest first, what is in one piece and fits: the fastest, and that of one axis, which
+    searches know most about."""
+    found = [one for one in tried if len(one.choice.places) == 1 and not one.is_over]
+    flat = [one for one in found[1:] if len(one.groups[0].mesh.axes) == 1]
+    return [*found[:1], *flat[:1]]
 
 
 def _meshes(devices: int) -> list[Mesh]:
