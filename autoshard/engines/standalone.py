@@ -45,6 +45,11 @@ class BoundaryValue:
         """What numpy holds it in."""
         return np.dtype(_ON_HOST.get(self.dtype, self.dtype))
 
+    @property
+    def rows_name(self) -> str:
+        """What rows of data are called that lie so: stages of a rank may want the same in other layouts."""
+        return f"{self.name} {self.dims}"
+
     def block(self, grid: Grid, rank: int) -> tuple[slice, ...]:
         """Where the rank's block lies in the padded array."""
         found = []

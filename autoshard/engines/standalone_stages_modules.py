@@ -211,7 +211,7 @@ class MicroBatchRun:
     def _input(self, of: BoundaryValue, source: ValueSource) -> torch.Tensor:
         if source.kind == "route":
             return self.held[source.of].detach()
-        return self.data[of.name] if source.kind == "rows" else self.module.tensors[of].detach()
+        return self.data[of.rows_name] if source.kind == "rows" else self.module.tensors[of].detach()
 
 
 def sent_on(plan: StandaloneStages, stage: int) -> list[int]:

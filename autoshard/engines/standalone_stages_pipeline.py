@@ -59,7 +59,7 @@ class StagePipeline:
         return [one for module in self.modules.values() for one in module.parameters()]
 
     def batch(self, data: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        """Rows of data by name, this rank's blocks, so that torch cuts them into the plan's micro batches."""
+        """Rows of data by name and layout, this rank's blocks, for torch to cut into the plan's micro batches."""
         whole = {**self.arrays, **data}
         made = run_whole(self.plan.prologue, whole)
         whole |= made
@@ -69,8 +69,8 @@ class StagePipeline:
         for stage in self.group.own.values():
             for piece in stage.pieces.values():
                 for of, source in piece.ends:
-                    if source.kind == "rows" and of.name not in found:
-                        found[of.name] = self._rows(stage, of, source, whole[source.of])
+                    if source.kind == "rows" and of.rows_name not in found:
+                        found[of.rows_name] = self._rows(stage, of, source, whole[source.of])
         return found
 
     def _rows(self, stage: StageSpec, of: BoundaryValue, source: ValueSource, whole: np.ndarray) -> torch.Tensor:

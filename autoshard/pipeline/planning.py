@@ -298,5 +298,6 @@ def _assigned(
         return assign_nodes(step, balanced, len(groups))
     found = assign(step, stages)
     if found.count != len(groups):
-        raise StageError(f"{found.count} stages are given, but the schedule has {len(groups)}")
+        said = f"{found.count} stages are" if found.count != 1 else "1 stage is"
+        raise StageError(f"{said} given, but the schedule has {len(groups)}")
     return found

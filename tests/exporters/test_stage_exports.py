@@ -18,6 +18,7 @@ from autoshard.exporters.mindspore import from_checkpoint, parse_lines
 from autoshard.ir.graph import PARAMETER
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.exports.torch_pipelining import PIPELINING
+from autoshard.search import find_mode
 from autoshard.trace import Cell, CellList, evaluate, set_seed
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
@@ -60,6 +61,26 @@ class Skipping(Cell):
 def skipping_step():
     set_seed(3)
     net = Skipping()
+    return train_step(net, nn.SGD(net.trainable_params(), 1.0), X, Y), (X, Y)
+
+
+class Beside(Cell):
+    """Its input is read again at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = CellList(nn.Dense(6, 6, dtype="f64") for _ in range(4))
+
+    def construct(self, x, y):
+        made = x
+        for layer in self.layers:
+            made = ops.tanh(layer(made))
+        return ops.reduce_mean(ops.square(made - x - y))
+
+
+def beside_step():
+    set_seed(3)
+    net = Beside()
     return train_step(net, nn.SGD(net.trainable_params(), 1.0), X, Y), (X, Y)
 
 
@@ -175,6 +196,28 @@ def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, set
     arrays, named = given_of(step, data)
     found = run_alone(torchrun if by_torchrun else forked, tmp_path, planned.devices, named)
     assert_gradients(step, arrays, found)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_stages_of_a_rank_take_the_same_rows_in_layouts_of_their_own(forked, monkeypatch, tmp_path):
+    """The first stage takes rows in parts, the last one whole."""
+
+    def mode_of(name):
+        return lambda problem: find_mode("bfs" if problem.graph.name.endswith("stage3") else name)(problem)
+
+    monkeypatch.setattr("autoshard.pipeline.stage_plans.find_mode", mode_of)
+    step, data = beside_step()
+    stages = {f"layers.{i}": i for i in range(4)}
+    planned = plan_pipeline(
+        step, mesh="pp=2,d=2", micro_batches=2, schedule="zbv", stages=stages, search="data_parallel"
+    )
+    ends = {(place, value.name): str(one.layout) for place, ready in planned.programs.pieces.items()
+            for value, one in zip(ready.inputs, ready.program.inputs, strict=True)}  # fmt: skip
+    assert ends[(0, "F"), "x.micro"] != ends[(3, "F"), "x.micro"]
+    planned.export("torch-pipelining", tmp_path)
+    arrays, named = given_of(step, data)
+    assert_gradients(step, arrays, run_alone(forked, tmp_path, planned.devices, named))
 
 
 def assert_gradients(step, arrays, found):
