@@ -186,7 +186,7 @@ def _planned(
 
 QUICK = "quick"
 """What stands for these plans where a mode is named."""
-_ON_ONE = ("batch", "zero1", "zero3", "megatron_sp", "expert_parallel", "context_parallel")
+_ON_ONE = ("batch", "zero1", "zero3", "megatron", "megatron_sp", "expert_parallel", "context_parallel")
 _ON_MORE = ("batch", "megatron_sp", "hsdp", "fsdp_ep", "context_parallel")
 _ON_TWO = ("zero1({0}) + megatron_sp({1})", "zero1({1}) + megatron_sp({0})")
 """Names by the axes of the mesh, without those that are others there."""

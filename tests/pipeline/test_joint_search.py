@@ -35,7 +35,7 @@ def step_of(*widths):
     return train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), X)
 
 
-MODES = ("sharding_propagation", "bfs", "batch", "zero1", "zero3", "megatron_sp")
+MODES = ("sharding_propagation", "bfs", "batch", "zero1", "zero3", "megatron", "megatron_sp")
 """The default, and what the search tries first of a stage on one axis."""
 
 
@@ -123,6 +123,15 @@ def _made(name, choice: StageChoice):
     except AutoshardError:
         return None
     return order if order.ranks_of_stages == choice.places else None
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "a=2,b=2"])
+def test_one_piece_is_planned_as_well_as_it_is_by_hand(mesh):
+    """Quick plans may say far too much of it."""
+    step = step_of(256, 1024, 256, 2048, 128, 512, 16)
+    found = plan_pipeline(step, mesh="4", pipeline="auto", schedule="1f1b", micro_batches=2, hardware="a100")
+    by_hand = plan_pipeline(step, pipeline=mesh, micro_batches=2, hardware="a100")
+    assert found.price.seconds <= by_hand.price.seconds * (1 + 1e-9)
 
 
 def test_choices_that_a_named_plan_does_not_fit_are_passed_over():

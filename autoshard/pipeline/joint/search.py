@@ -35,9 +35,10 @@ MOST_PRICED = 64
 """Pipelines that are planned at most unless one says how many."""
 MOST_REFUSED = 128
 """Pipelines that the mode cannot plan, after which a search ends."""
-NEAR, MOST_REFINED = 0.04, 3
+NEAR, DOUBT, MOST_REFINED = 0.04, 0.25, 3
 """By how much, relatively, what was planned quickly may be expected to take longer than the best, to be planned
-thoroughly, and how many of these there are at most besides what takes no stages."""
+thoroughly, where groups of as many devices were before and where not; and how many of these there are at most besides
+what takes no stages, and without stages."""
 FEW = 16
 """Choices that are left, up to which all are planned, whatever is expected of them."""
 FAR = 2.0
@@ -310,6 +311,7 @@ class _StageSearch(Generic[Found]):
         """Plan what may be the best once more, thoroughly: what takes no stages, then what took the fewest seconds,
         each choice on its best meshes first. Others are expected to take as much less as any that was refined."""
         self.planned, less = self.thorough, 1.0
+        refined: set[tuple[int, ...]] = set()
         tried = sorted(self.tried, key=lambda one: (one.is_over, one.seconds))
         whole = _without_stages(tried) or tried[:1]
         meshes, rest = Counter[StageChoice](), []
@@ -318,7 +320,9 @@ class _StageSearch(Generic[Found]):
             rest.append((meshes[one.choice], one))
         others = [one for _, one in sorted(rest, key=lambda pair: pair[0])]
         for number, one in enumerate([*whole, *others[:MOST_REFINED]]):
-            most = math.inf if self.best is None else self.best.price.seconds * (1 + NEAR)
+            near = NEAR if one.choice.devices in refined else DOUBT
+            most = math.inf if self.best is None else self.best.price.seconds * (1 + near)
+            refined.add(one.choice.devices)
             if number >= len(whole) and (one.seconds * less > most or one.is_over and self.best is not None):
                 continue
             if prices := self._price(one.choice, one.groups):
@@ -364,11 +368,12 @@ def _label(planned: PricedPipeline) -> str:
 
 
 def _without_stages(tried: Sequence[_Tried]) -> list[_Tried]:
-    """Of what was priced, the fastest first, what is in one piece and fits: the fastest, and that of one axis, which
-    searches know most about."""
-    found = [one for one in tried if len(one.choice.places) == 1 and not one.is_over]
-    flat = [one for one in found[1:] if len(one.groups[0].mesh.axes) == 1]
-    return [*found[:1], *flat[:1]]
+    """Of what was priced, the fastest first, what is in one piece and fits: the fastest on each of few meshes."""
+    found: dict[Mesh, _Tried] = {}
+    for one in tried:
+        if len(one.choice.places) == 1 and not one.is_over:
+            found.setdefault(one.groups[0].mesh, one)
+    return list(found.values())[:MOST_REFINED]
 
 
 def _meshes(devices: int) -> list[Mesh]:
