@@ -418,3 +418,9 @@ def test_what_is_written_in_parts_is_nowhere_whole() -> None:
     names = [node.op.name for node in prune(ash.plan(Joined(), values, mesh="dp=2").graph).nodes]
     assert "Concat" not in names and "Fill" not in names
     check_gradients({"buffer": joined}, *values)
+
+
+def test_special_functions_stay_whole_where_others_are_decomposed() -> None:
+    """The decomposed log_ndtr has no gradient far below 0, where a branch that is not taken divides by zero."""
+    x = torch.tensor([[-12.0, -9.0, -2.0], [0.5, 2.0, 8.0]])
+    check_gradients({"with chunks": lambda x: torch.special.log_ndtr(x) + torch.cat(x.unsafe_chunk(2))}, x)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-import weakref
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from autoshard.ops.control import data_flow_edge, named_computation, sharding_gr
 from autoshard.ops.registry import lookup
 from autoshard.propagate.mutable_ir import Block, MutableModule, Operation, find, is_rare
 from autoshard.propagate.passes.edit import inside_out, named
-from autoshard.util import gc_paused as gc_paused_module
 from autoshard.util.gc_paused import gc_paused
 
 _TYPE = TensorType.of((6, 4))
@@ -100,22 +100,29 @@ def test_the_collector_is_as_before_also_after_an_error(before: bool):
         (gc.enable if was else gc.disable)()
 
 
-def test_what_was_made_in_a_pause_is_old_and_looked_at_when_it_is_much(monkeypatch: pytest.MonkeyPatch):
-    class Knot:
-        def __init__(self) -> None:
-            self.own = self
+IN_A_PAUSE = """
+import gc, weakref
+from autoshard.util import gc_paused as module
 
-    monkeypatch.setattr(gc_paused_module, "FEW", 100)
-    monkeypatch.setattr(gc_paused_module, "MANY", 1 << 40)
-    gc.unfreeze()
-    with gc_paused():
-        made = [Knot() for _ in range(2000)]
-    assert not gc.get_freeze_count() and any(one is made[0] for one in gc.get_objects(generation=2))
-    tied = weakref.ref(made[0])
-    del made
-    gc.collect(1)
-    assert tied() is not None, "old objects are left alone by small looks"
-    monkeypatch.setattr(gc_paused_module, "MANY", 1000)
-    with gc_paused():
-        _ = [[] for _ in range(2000)]
-    assert tied() is None
+class Knot:
+    def __init__(self):
+        self.own = self
+
+module.FEW, module.MANY = 100, 1 << 40
+with module.gc_paused():
+    made = [Knot() for _ in range(2000)]
+assert any(one is made[0] for one in gc.get_objects(generation=2))
+tied = weakref.ref(made[0])
+del made
+gc.collect(1)
+assert tied() is not None, "old objects are left alone by small looks"
+module.MANY = 1000
+with module.gc_paused():
+    _ = [[] for _ in range(2000)]
+assert tied() is None
+"""
+
+
+def test_what_was_made_in_a_pause_is_old_and_looked_at_when_it_is_much():
+    """In a process of its own: that of the tests has frozen what it holds."""
+    subprocess.run([sys.executable, "-c", IN_A_PAUSE], check=True, timeout=60)
