@@ -18,7 +18,7 @@ from autoshard.optimize.rewrite import InstructionBlock, Namer, Replacement, swe
 from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register, walk
 
 ALIKE = ("Cast", "ScalarMul")
-"""Operators between a term and its sum that do the same to a sum as to its terms, element by element."""
+"""Operators between a term and its sum that may do the same to a sum as to its terms, element by element."""
 
 
 def defer(program: Program, setting: Setting) -> Program:
@@ -110,14 +110,23 @@ def _way(inside: InstructionBlock, added: Register) -> tuple[Collective | Comput
     way: list[Collective | Compute] = []
     while len(inside.users(added)) == 1:
         maker = inside.maker(added)
-        alike = isinstance(maker, Compute) and maker.op.name in ALIKE and len(maker.operands) == 1
-        if not isinstance(maker, Compute | Collective) or not alike and as_step(maker) is None:
+        if not isinstance(maker, Compute | Collective) or not _is_alike(maker) and as_step(maker) is None:
             break
         way.append(maker)
         added = maker.operands[0]
     way.reverse()
     first = next((i for i, one in enumerate(way) if isinstance(one, Collective) and one.operand.layout.partial), None)
-    return () if first is None else tuple(way[first:])
+    if first is None or way[first].operands[0].layout.reduction != "sum":
+        return ()
+    return tuple(way[first:])
+
+
+def _is_alike(one: Instruction) -> bool:
+    """Whether it does the same to a sum as to its terms: a cast does that rounds none of them."""
+    if not isinstance(one, Compute) or one.op.name not in ALIKE or len(one.operands) != 1:
+        return False
+    before, after = one.operands[0].whole.dtype, one.results[0].whole.dtype
+    return one.op.name != "Cast" or before.is_float and after.is_float and before.itemsize <= after.itemsize
 
 
 def _inside(nest: Nest, one: _Sum, namer: Namer) -> tuple[Compute, ...]:

@@ -69,6 +69,32 @@ def test_a_sum_that_turns_read_is_left_alone():
     assert defer(planned.program, Setting(Costs(planned.hardware))) is planned.program
 
 
+def added_up(each):
+    """What a loop of three turns adds up of x, times the number of the turn."""
+
+    def looped(x):
+        def turn(carried):
+            return carried[0] + np.float32(1), carried[1] + each(x * carried[0])
+
+        start = np.float32(1), ops.fill(shape=(6,), value=0.0, dtype="f32")
+        return ops.while_loop(lambda carried: carried[0] < np.float32(4), turn, start)[1]
+
+    return looped
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        lambda x: ops.reduce_max(x, axis=0),
+        lambda x: ops.cast(ops.cast(ops.reduce_sum(x, axis=0), dtype="i32"), dtype="f32"),
+        lambda x: ops.reduce_sum(x, axis=0),
+    ],
+)
+def test_only_sums_are_added_up_as_terms(each):
+    planned = autoshard.plan(added_up(each), (X,), mesh="dp=4", search="data_parallel", hardware="h100")
+    np.testing.assert_allclose(planned.run(X), autoshard.evaluate(added_up(each), X), rtol=1e-5)
+
+
 @pytest.mark.parametrize("mesh", ["dp=4", "dp=3", "dp=2 tp=3", "dp=6", "tp=2", "dp=1 tp=4"])
 @pytest.mark.parametrize("mode", ["data_parallel", "zero1", "zero2", "sharding_propagation"])
 def test_the_numbers_are_those_of_one_device(mesh, mode):
