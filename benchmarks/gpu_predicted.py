@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,8 +14,8 @@ from autoshard.truth.work import Work
 from benchmarks.gpu_truth import ATTENTION, MODELS, PARTS, PRODUCTS, REST, UPDATE, step_of
 from costmodel import Hardware, Link, Topology, load, preset
 from costmodel.fit_roofline import RooflineSamples, fit_roofline
-from costmodel.host import hosted
 from costmodel.measure import OperatorSample
+from costmodel.presets import made_by
 
 SAMPLES, STEPS = (Path(__file__).with_name(f"h100_{name}.json") for name in ("samples", "steps"))
 """What `autoshard calibrate --device cuda` timed on an H100 SXM of 80 GB by torch 2.11 (CUDA 13.0) on 27 November 2026,
@@ -37,8 +36,7 @@ def calibrated(path: Path = SAMPLES) -> Hardware:
 
 def predicted(step: Any, hardware: Any, way: str) -> dict[str, Any]:
     """Seconds of the step, of its parts, and bytes at its peak."""
-    made_by = replace(hardware, device=replace(hosted(hardware.device, FUSION[way]), fusion=FUSION[way]))
-    planned = ash.plan(step, mesh="d=1", hardware=made_by)
+    planned = ash.plan(step, mesh="d=1", hardware=made_by(hardware, FUSION[way]))
     work, costs = Work(planned.program, planned.graph, planned.plan.mesh), Costs(planned.hardware)
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     for one in planned.program.instructions:

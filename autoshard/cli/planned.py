@@ -177,7 +177,9 @@ class StageOptions:
             if wrong:
                 raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
             return None
-        usual = AUTO if self.pipeline.partition(":")[0] == AUTO else "1f1b"
+        from autoshard.pipeline.found_stages import is_auto
+
+        usual = AUTO if is_auto(self.pipeline) else "1f1b"
         found = {"pipeline": self.pipeline, "schedule": self.schedule or usual, "chunks": self.chunks}
         return {**found, "stages": _stages(self.stage) if self.stage else None}
 

@@ -17,9 +17,6 @@ from autoshard.optimize.chains import as_step, brought
 from autoshard.optimize.rewrite import InstructionBlock, Namer, Replacement, swept
 from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register, walk
 
-ALIKE = ("Cast", "ScalarMul")
-"""Operators between a term and its sum that may do the same to a sum as to its terms, element by element."""
-
 
 def defer(program: Program, setting: Setting) -> Program:
     """The program with sums over ranks behind loops in place of inside, where that takes less time."""
@@ -122,11 +119,13 @@ def _way(inside: InstructionBlock, added: Register) -> tuple[Collective | Comput
 
 
 def _is_alike(one: Instruction) -> bool:
-    """Whether it does the same to a sum as to its terms: a cast does that rounds none of them."""
-    if not isinstance(one, Compute) or one.op.name not in ALIKE or len(one.operands) != 1:
+    """Whether it does the same to a sum as to its terms, element by element: what is linear, and a cast that rounds
+    none of them."""
+    if not isinstance(one, Compute) or len(one.operands) != 1 or one.op.spread != "pointwise":
         return False
     before, after = one.operands[0].whole.dtype, one.results[0].whole.dtype
-    return one.op.name != "Cast" or before.is_float and after.is_float and before.itemsize <= after.itemsize
+    widens = before.is_float and after.is_float and before.itemsize <= after.itemsize
+    return (0,) in one.op.linear_in(1) or one.op.name == "Cast" and widens
 
 
 def _inside(nest: Nest, one: _Sum, namer: Namer) -> tuple[Compute, ...]:

@@ -20,7 +20,7 @@ from autoshard.api.arguments import known_hardware, known_mesh
 from autoshard.frontends.planning import is_module, planning, read_module
 from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.layout.mesh import Mesh
-from autoshard.pipeline.found_stages import AUTO
+from autoshard.pipeline.found_stages import AUTO, is_auto
 from autoshard.pipeline.in_any_form import is_training_step, plan_auto
 from autoshard.pipeline.planned.cost import step_cost
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
@@ -208,11 +208,9 @@ def default_pipelines(target: Any, meshes: Sequence[Mesh | str | None]) -> tuple
 def _meshes_of(pipeline: str, meshes: Sequence[Mesh | str | None]) -> list[Mesh | None]:
     """The meshes on which a pipeline is planned: where a search chooses them one for each number of devices."""
     known = [known_mesh(mesh) for mesh in meshes if mesh is not None]
-    if ":" in pipeline:
-        return [None]
     if pipeline == AUTO:
         return [Mesh.flat(count) for count in dict.fromkeys(mesh.devices for mesh in known)]
-    return list(known) if "=" not in pipeline else [None]
+    return list(known) if "=" not in pipeline and not is_auto(pipeline) else [None]
 
 
 def _in_stages(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Self
 
 from autoshard.api import DEFAULT_SEARCH
 from autoshard.api.arguments import known_mesh
@@ -103,10 +102,11 @@ class _StageFinder:
         self.traced, self.wanted, self.passes = traced, wanted, passes
         self.memos: defaultdict[str, StageMemo] = defaultdict(StageMemo)
 
-    def within(self, limit: int | None, rooms: tuple[int, ...]) -> Self:
-        """This finder from now on under a limit, and what devices of each kind have."""
-        self.wanted = replace(self.wanted, limit=limit, rooms=rooms)
-        return self
+    def within(self, limit: int | None, rooms: tuple[int, ...]) -> _StageFinder:
+        """The same under a limit, and what devices of each kind have; it knows the plans that this one has made."""
+        found = _StageFinder(self.traced, replace(self.wanted, limit=limit, rooms=rooms), self.passes)
+        found.memos = self.memos
+        return found
 
     def find(self, mode: str) -> PlannedPipeline:
         """The fastest pipeline whose stages a mode plans; in the default mode many equal layers are searched by what

@@ -20,6 +20,14 @@ def _held(init: Any, shape: tuple[int, ...], dtype: Any, name: str | None = None
     return Parameter(deferred(init, shape, element(dtype)), name=name, requires_grad=trained)
 
 
+def _check_features(what: str, num_features: int, momentum: float) -> None:
+    """Raises ShapeError: no features, or a share of the moving statistics that is none."""
+    if num_features < 1 or not 0 <= momentum <= 1:
+        raise ShapeError(
+            f"{what}: num_features is {num_features} and momentum {momentum}; they are at least 1, and between 0 and 1"
+        )
+
+
 class LayerNorm(Cell):
     """x without mean and scale over its dims from `begin_norm_axis` on, times gamma plus beta of `normalized_shape`."""
 
@@ -87,11 +95,7 @@ class _BatchNorm(Cell):
         dtype: Any = "f32",
     ) -> None:
         super().__init__()
-        if num_features < 1 or not 0 <= momentum <= 1:
-            raise ShapeError(
-                f"{type(self).__name__}: num_features is {num_features} and momentum {momentum}; they are at least 1, "
-                "and between 0 and 1"
-            )
+        _check_features(type(self).__name__, num_features, momentum)
         self.num_features, self.momentum, self.eps = num_features, momentum, eps
         self.use_batch_statistics = use_batch_statistics
         shape = (num_features,)
@@ -231,11 +235,7 @@ class _InstanceNorm(Cell):
         dtype: Any = "f32",
     ) -> None:
         super().__init__()
-        if num_features < 1 or not 0 <= momentum <= 1:
-            raise ShapeError(
-                f"{type(self).__name__}: num_features is {num_features} and momentum {momentum}; they are at least 1, "
-                "and between 0 and 1"
-            )
+        _check_features(type(self).__name__, num_features, momentum)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.gamma = _held(gamma_init, (num_features,), dtype, trained=affine)
         self.beta = _held(beta_init, (num_features,), dtype, trained=affine)

@@ -62,7 +62,7 @@ def loss_in_pieces(graph: Graph, pieces: int) -> Accumulated:
     graph = with_single_barriers(inline(graph))
     scope = _scope(graph)
     loop = _looped(scope, pieces, Builder.after(graph, graph.name))
-    nodes = _with_nodes(graph.nodes, scope.graph.nodes, loop.graph.nodes)
+    nodes = _with_scope(graph.nodes, scope.graph.nodes, loop.graph.nodes)
     told = told_in_order({**graph.cotangents, **loop.graph.cotangents}, graph.inputs, nodes)
     return Accumulated(with_nodes(replace(graph, cotangents=told), nodes), loop.stands_for)
 
@@ -291,7 +291,7 @@ def _in_place(graph: Graph, inside: set[Node], loop: tuple[Node, ...]) -> Iterat
     yield from (node for node in graph.nodes if node in behind and node not in inside)
 
 
-def _with_nodes(nodes: tuple[Node, ...], before: tuple[Node, ...], after: tuple[Node, ...]) -> tuple[Node, ...]:
+def _with_scope(nodes: tuple[Node, ...], before: tuple[Node, ...], after: tuple[Node, ...]) -> tuple[Node, ...]:
     """Nodes, where some are others now: themselves, or those of a region of theirs."""
     if nodes == before:
         return after
