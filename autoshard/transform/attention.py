@@ -9,21 +9,20 @@ taken as they were before. What else is done with scores (dropout, a second read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
-from typing import Any
 
-from autoshard.ir.graph import Graph, Node, Value, renamed
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import DATA, Graph, Node, Region, inner_values, renamed
 from autoshard.ops.registry import lookup
-from autoshard.transform.attention_masks import Known, SpreadMask, parts_of, range_of, together
-from autoshard.transform.attention_scores import ScoreChains, ScoreMask, ScoreSteps
-from autoshard.transform.dim_atoms import Dim, DimAtom, Dims, Letters, leaves_of, product_letters, size_of
+from autoshard.transform.attention_scores import PRODUCTS, ScoreChain, ScoreChains, ScoreSteps
+from autoshard.transform.attention_softmax import DIVISIONS, SoftmaxForms
+from autoshard.transform.attention_terms import TermsApart
+from autoshard.transform.attention_writer import AttentionWriter, Joining
+from autoshard.transform.dim_atoms import Dim, DimAtom, Dims, Letters, leaves_of, product_letters
 from autoshard.transform.elements import ConstantElements
-from autoshard.transform.shared_keys import SharedKeys, before_copies, with_copies
+from autoshard.transform.shared_keys import SharedKeys, with_copies
 from autoshard.transform.simplify import live_nodes, with_nodes
-
-_PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
 
 
 def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
@@ -32,27 +31,43 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay:
     annotated ones.
     """
+    names = {value.name for value in (*graph.values, *inner_values(graph))}
+    return _joined(graph, keep, names)
+
+
+def _joined(graph: Graph, keep: Collection[Node], names: set[str]) -> Graph:
     graph = with_nodes(graph, live_nodes(graph.nodes, graph.outputs))
     copied, before = with_copies(graph, keep)
-    nodes = _AttentionJoiner(copied, keep).run()
-    if nodes == copied.nodes:
-        return graph
-    if before:
+    nodes = _AttentionJoiner(copied, keep, names).run()
+    if nodes != copied.nodes:
         ends = (
-            replace(node, operands=renamed(node.operands, before)) if node.op.name in _PRODUCTS else node
+            replace(node, operands=renamed(node.operands, before)) if node.op.name in PRODUCTS else node
             for node in nodes
         )
-        nodes = live_nodes(tuple(ends), graph.outputs)
-    return with_nodes(graph, nodes)
+        graph = with_nodes(graph, live_nodes(tuple(ends), graph.outputs) if before else nodes)
+    nodes = tuple(_with_regions(node, keep, names) for node in graph.nodes)
+    return graph if nodes == graph.nodes else with_nodes(graph, nodes)
+
+
+def _with_regions(node: Node, keep: Collection[Node], names: set[str]) -> Node:
+    """The node with attention as one operator in the bodies of loops and branches."""
+    if not is_nest(node) or node.op.name == "ManualComputation":
+        return node
+
+    def joined(region: Region) -> Region:
+        inputs = (*region.args, *region.captured)
+        inside = Graph("", inputs, region.nodes, region.outputs, tuple(DATA for _ in inputs))
+        return region.with_nodes(_joined(inside, keep, names).nodes)
+
+    return node.with_regions(joined)
 
 
 class _AttentionJoiner:
-    def __init__(self, graph: Graph, keep: Collection[Node]) -> None:
+    def __init__(self, graph: Graph, keep: Collection[Node], names: set[str]) -> None:
+        elements = ConstantElements(graph)
+        self.joining = Joining(graph, keep, elements, names)
         self.graph, self.keep = graph, keep
-        self.elements = ConstantElements(graph)
-        self.chains = ScoreChains(graph, keep, self.elements)
-        self.ranges: Known = {}
-        self.names = {value.name for value in graph.values}
+        self.chains = ScoreChains(SoftmaxForms(graph, keep, elements), elements)
 
     def run(self) -> tuple[Node, ...]:
         made = tuple(one for node in self.graph.nodes for one in self.joined(node))
@@ -64,12 +79,16 @@ class _AttentionJoiner:
             return (node,)
         if node.op.name == "Attention":
             return self.grouped(node)
-        found = self.by_hand(node) if node.op.name in _PRODUCTS else None
+        found = None
+        if node.op.name in PRODUCTS:
+            found = self.by_hand(node, node) or self.of_terms(node)
+        elif node.op.name in DIVISIONS:
+            found = self.divided(node)
         return (node,) if found is None else found
 
     def grouped(self, node: Node) -> Iterable[Node]:
         """An attention, on keys and values before they were copied to all heads of a group."""
-        made = _AttentionWriter(self, node)
+        made = AttentionWriter(self.joining, node)
         query, key, value, *extras = node.operands
         shared = made.shared(key, value)
         if shared is None:
@@ -77,25 +96,79 @@ class _AttentionJoiner:
         result = made.attend(query, shared, extras, node.attrs, node.results[0].type.shape)
         return made.ending(result)
 
-    def by_hand(self, node: Node) -> Iterable[Node] | None:
-        """The attention whose last product a node is; None if it is none."""
+    def by_hand(self, node: Node, reader: Node) -> Iterable[Node] | None:
+        """The attention whose last product a node is, of weights that `reader` reads; None if it is none."""
+        for i in (0, 1):
+            found = self.behind(node, i, self.chains.of(node.operands[i], reader))
+            if found is not None:
+                return found
+        return None
+
+    def of_terms(self, node: Node) -> Iterable[Node] | None:
+        """The attentions of a product whose weights are a sum of softmaxes."""
+        if product_letters(node) is None:
+            return None
+        for i in (0, 1):
+            made = AttentionWriter(self.joining, node)
+            found = TermsApart(self.chains.forms, self.by_hand, made, node, i).run()
+            if found is not None:
+                return found
+        return None
+
+    def divided(self, node: Node) -> Iterable[Node] | None:
+        """The attention of exponentials that are divided by their sum behind the product with values."""
+        product, moves = self.product(node)
+        letters = None if product is None else product_letters(product)
+        if product is None or letters is None:
+            return None
+        for i in (0, 1):
+            found = self.chains.forms.over_sum(product.operands[i], product, node.operands[1])
+            if found is not None and _lie_alike(found[1], letters[i], letters[2], moves, found[0].axis):
+                return self.behind(product, i, self.chains.behind(found[0]), node, moves)
+        return None
+
+    def product(self, node: Node) -> tuple[Node | None, tuple[Node, ...]]:
+        """The product that a node divides, and how that is turned before."""
+        moves: list[Node] = []
+        made = self.chains.forms.made(node.operands[0], (node,))
+        while made is not None and made.op.name == "Transpose":
+            moves.insert(0, made)
+            made = self.chains.forms.made(made.operands[0], (made,))
+        return made, tuple(moves)
+
+    def behind(
+        self,
+        node: Node,
+        weights: int,
+        chains: Iterable[ScoreChain],
+        end: Node | None = None,
+        moves: Sequence[Node] = (),
+    ) -> Iterable[Node] | None:
+        """The attention whose weights, operand `weights` of a product, end one of the chains; it makes what `end` does,
+        which is the product itself or comes behind `moves` of it."""
         letters = product_letters(node)
         if letters is None:
             return None
-        for i in (0, 1):
-            chain = self.chains.of(node.operands[i])
-            if chain is not None:
-                first = product_letters(chain.product)
-                assert first is not None
-                found = _FoundAttention(self, node, i, letters, chain.product, first)
-                return found.read(chain)
+        for chain in chains:
+            for whole in (True, False):
+                found = _FoundAttention(self.joining, node, weights, letters, chain, end or node, moves)
+                made = found.read(self.chains, whole)
+                if made is not None:
+                    return made
         return None
 
-    def name(self, stem: str) -> str:
-        """A name that nothing has."""
-        found = next(name for name in _names(stem) if name not in self.names)
-        self.names.add(found)
-        return found
+
+def _lie_alike(
+    places: Sequence[int | None], weights: Letters, result: Letters, moves: Sequence[Node], axis: int
+) -> bool:
+    """Whether a sum of weights lies along the dims of a product of them, that `moves` turn, as the weights do."""
+    for move in moves:
+        result = tuple(result[i] for i in move.attrs["perm"])
+    if len(places) != len(result) or weights[axis] in result:
+        return False
+    return all(place is None or weights[place] == letter for place, letter in zip(places, result, strict=True)) and all(
+        i == axis or i in places for i in range(len(weights))
+    )
 
 
 class _FoundAttention:
@@ -103,21 +176,26 @@ class _FoundAttention:
 
     def __init__(
         self,
-        joining: _AttentionJoiner,
+        joining: Joining,
         node: Node,
         weights: int,
         letters: tuple[Letters, Letters, Letters],
-        product: Node,
-        first: tuple[Letters, Letters, Letters],
+        chain: ScoreChain,
+        end: Node,
+        moves: Sequence[Node],
     ) -> None:
         self.joining, self.node, self.weights, self.letters = joining, node, weights, letters
-        self.product, self.first = product, first
-        sizes = [zip(word, value.type.shape, strict=True) for word, value in zip(first, product.operands, strict=False)]
+        self.chain, self.product, self.end, self.moves = chain, chain.product, end, moves
+        first = product_letters(chain.product)
+        assert first is not None
+        self.first = first
+        pairs = zip(first, self.product.operands, strict=False)
+        sizes = [zip(word, value.type.shape, strict=True) for word, value in pairs]
         self.atoms = {letter: DimAtom(size) for pairs in sizes for letter, size in pairs}
 
-    def read(self, chain: Any) -> Iterable[Node] | None:
+    def read(self, chains: ScoreChains, whole: bool) -> Iterable[Node] | None:
         """The nodes that stand for both products and what is between."""
-        found = self.joining.chains.read(chain, tuple((self.atoms[letter],) for letter in self.first[2]))
+        found = chains.read(self.chain, tuple((self.atoms[letter],) for letter in self.first[2]), whole)
         if found is None:
             return None
         scores, weights = found
@@ -125,7 +203,7 @@ class _FoundAttention:
         if sides is None or scores.key is None:
             return None
         own, other = sides
-        query = self.query(scores, chain.softmax_axis, own, other)
+        query = self.query(scores, self.chain.softmax.axis, own, other)
         values = self.values(weights, scores.key)
         if query is None or values is None:
             return None
@@ -184,149 +262,31 @@ class _FoundAttention:
         result_dims: Dims,
     ) -> Iterable[Node] | None:
         """The nodes of the one operator, with operands and result turned as it takes them."""
-        key, made = scores.key, _AttentionWriter(self.joining, self.node)
+        key, made = scores.key, AttentionWriter(self.joining, self.end)
         assert key is not None
-        places = made.masks(scores, lead, query, key)
-        if places is None or not scores.scale:
+        order = [*lead, query, key]
+        places, seeing = made.masks(scores, order), made.seeing(scores, order)
+        if places is None or seeing is None or not scores.scale:
             return None
         attributes, extras = places
         queries, keys = (tuple((self.atoms[one],) for one in self.first[i]) for i in (own, 1 - own))
         of_keys = made.turned(self.product.operands[1 - own], keys, [*lead, key, feature])
         of_values = made.turned(self.node.operands[1 - self.weights], value_dims, [*lead, key, width])
         asking = made.turned(self.product.operands[own], queries, [*lead, query, feature])
+        both = made.scaled(asking, of_keys, scores.times, order)
+        both = None if both is None else made.widened(*both, scores, order)
+        if both is None or both[1].type.shape[:-1] != of_values.type.shape[:-1]:
+            return None
+        asking, of_keys = both
         attrs = {"scale": scores.scale, "softcap": scores.softcap, "sinks": scores.sink is not None, **attributes}
         attrs = lookup("Attention").check_attributes(attrs)
         shared = made.shared(of_keys, of_values) or SharedKeys(of_keys, of_values, None, 1)
         shape = tuple(one.size for one in (*lead, query, width))
         result = made.attend(asking, shared, extras, attrs, shape)
+        result = made.of_seeing(result, seeing[0])
+        for move in self.moves:
+            result_dims = tuple(result_dims[i] for i in move.attrs["perm"])
         return made.ending(made.turned_back(result, [*lead, query, width], result_dims))
-
-
-class _AttentionWriter:
-    """Nodes that take a node's place, one after another."""
-
-    def __init__(self, joining: _AttentionJoiner, node: Node) -> None:
-        self.joining, self.near = joining, node
-        self.nodes: list[Node] = []
-        self.producers: dict[Value, Node] = {}
-
-    def add(self, op: str, operands: Sequence[Value], attrs: Mapping[str, Any], name: str = "") -> Value:
-        operator = lookup(op)
-        full = operator.check_attributes(dict(attrs))
-        (of,) = operator.result_types(tuple(one.type for one in operands), full)
-        result = Value(of, self.joining.name(f"{self.near.results[0].name}.{op.lower()}"))
-        node = Node(operator, tuple(operands), full, (result,), name, self.near.source)
-        self.nodes.append(node)
-        self.producers[result] = node
-        return result
-
-    def ending(self, result: Value) -> Iterator[Node]:
-        """The nodes, of which the last that makes `result` makes the replaced node's result."""
-        for node in self.nodes:
-            yield replace(node, results=self.near.results) if node.results == (result,) else node
-
-    def maker(self, value: Value) -> Node | None:
-        return self.producers.get(value) or self.joining.graph.producers.get(value, (None, 0))[0]
-
-    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """The value in another shape, by one reshape for several."""
-        maker = self.maker(value)
-        if value.type.shape != tuple(shape) and maker is not None and maker.op.name == "Reshape":
-            value = maker.operands[0]
-        return value if value.type.shape == tuple(shape) else self.add("Reshape", (value,), {"shape": tuple(shape)})
-
-    def transpose(self, value: Value, perm: Sequence[int]) -> Value:
-        """The value with its dims in another order, by one transpose for several."""
-        maker = self.maker(value)
-        if maker is not None and maker.op.name == "Transpose" and maker not in self.joining.keep:
-            perm, value = [maker.attrs["perm"][i] for i in perm], maker.operands[0]
-        return value if list(perm) == [*range(len(perm))] else self.add("Transpose", (value,), {"perm": tuple(perm)})
-
-    def turned(self, value: Value, dims: Dims, order: Sequence[DimAtom]) -> Value:
-        """A value of these dims with one for each atom of `order`, of size 1 where it does not have it."""
-        maker = self.maker(value)
-        if maker is not None and maker.op.name == "Transpose":
-            perm, value = maker.attrs["perm"], maker.operands[0]
-            dims = tuple(dims[perm.index(i)] for i in range(len(perm)))
-        leaves = [leaf for dim in dims for leaf in leaves_of(dim) if leaf.size > 1 or leaf in order]
-        value = self.reshape(value, [leaf.size for leaf in leaves])
-        kept = [leaf for leaf in order if leaf in leaves]
-        value = self.transpose(value, [leaves.index(leaf) for leaf in kept])
-        return self.reshape(value, [leaf.size if leaf in leaves else 1 for leaf in order])
-
-    def turned_back(self, value: Value, order: Sequence[DimAtom], dims: Dims) -> Value:
-        """The other way: a value with a dim for each atom, as one of these dims."""
-        leaves = [leaf for dim in dims for leaf in leaves_of(dim) if leaf in order]
-        rest = [leaf for leaf in order if leaf not in leaves]
-        if any(leaf.size > 1 for leaf in rest):
-            raise AssertionError("a dim of the result is lost")
-        value = self.transpose(value, [list(order).index(leaf) for leaf in (*rest, *leaves)])
-        return self.reshape(value, [size_of(leaves_of(dim)) for dim in dims])
-
-    # -- masks
-
-    def masks(
-        self, scores: ScoreSteps, lead: Sequence[DimAtom], query: DimAtom, key: DimAtom
-    ) -> tuple[dict[str, Any], list[Value]] | None:
-        """Attributes and operands that hide what masks hide; None if one has dims of another kind."""
-        graph, elements = self.joining.graph, self.joining.elements
-        parts = [part for mask in scores.masks for part in parts_of(mask, graph)]
-        ranges = [range_of(*part, query, key, elements, self.joining.ranges) for part in parts]
-        found = together(ranges)
-        order, extras, attributes = [*lead, query, key], [], None if found is None else found.attributes
-        if attributes is None:
-            extras += [self.extra(*part, order) for part in parts]
-        if scores.sink is not None:
-            extras += [self.extra(*part, order) for part in parts_of(scores.sink, graph)]
-        if any(one is None for one in extras):
-            return None
-        return attributes or {}, extras
-
-    def extra(self, mask: ScoreMask, spread: SpreadMask, order: Sequence[DimAtom]) -> Value | None:
-        """A mask in the dims of scores, of size 1 where it has one value."""
-        own: list[Dim] = [()] * spread.value.type.rank
-        for i, dim in enumerate(spread.dims):
-            if dim is not None:
-                own[dim] = leaves_of(mask.dims[i])
-        if any(size_of(dim) != size for dim, size in zip(own, spread.value.type.shape, strict=True)):
-            return None
-        if any(leaf not in order for dim in own for leaf in dim):
-            return None
-        value = self.turned(spread.value, tuple(own), order)
-        if mask.kind in ("add", "less") and mask.factor != 1.0:
-            value = self.add("ScalarMul", (value,), {"factor": mask.factor})
-        turned = {"hidden": "LogicalNot", "less": "Neg"}.get(mask.kind)
-        return value if turned is None else self.add(turned, (value,), {})
-
-    # -- the operator
-
-    def shared(self, key: Value, value: Value) -> SharedKeys | None:
-        """Keys and values before they were copied to all heads of a group."""
-        found = [before_copies(one, self.maker) for one in (key, value)]
-        if found[0] is None or found[1] is None or found[0].places != found[1].places:
-            return None
-        of_keys, of_values = (self.unspread(one) for one in found)
-        return SharedKeys(of_keys, of_values, found[0].lead, found[0].copies)
-
-    def unspread(self, copied: Any) -> Value:
-        value = self.reshape(copied.source, copied.shape)
-        return self.transpose(value, copied.perm)
-
-    def attend(
-        self, query: Value, shared: SharedKeys, extras: Sequence[Value], attrs: Mapping[str, Any], shape: Sequence[int]
-    ) -> Value:
-        """Attention of queries with a dim for each group of heads, and its result without."""
-        if shared.lead is not None:
-            query, extras = self.heads_in_groups(query, shared), [self.heads_in_groups(one, shared) for one in extras]
-        result = self.add("Attention", (query, shared.keys, shared.values, *extras), attrs, self.near.name)
-        return self.reshape(result, shape)
-
-    def heads_in_groups(self, value: Value, shared: SharedKeys) -> Value:
-        """A value with its heads as groups and those of a group."""
-        i, shape = shared.lead, value.type.shape
-        assert i is not None
-        parts = (shape[i] // shared.copies, shared.copies) if shape[i] > 1 else (1, 1)
-        return self.reshape(value, (*shape[:i], *parts, *shape[i + 1 :]))
 
 
 def _large(atoms: Iterable[DimAtom]) -> set[DimAtom]:
@@ -335,8 +295,3 @@ def _large(atoms: Iterable[DimAtom]) -> set[DimAtom]:
 
 def _leaves(atoms: Iterable[DimAtom]) -> tuple[DimAtom, ...]:
     return tuple(leaf for atom in atoms for leaf in atom.leaves())
-
-
-def _names(stem: str) -> Iterator[str]:
-    yield stem
-    yield from (f"{stem}_{i}" for i in count(1))

@@ -6,22 +6,25 @@ keys, what hides scores, and what is added to them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from autoshard.ir.graph import Graph, Node, Value
-from autoshard.transform.dim_atoms import Dim, DimAtom, Dims, leaves_of, moved, product_letters, sources_of
+import numpy as np
+
+from autoshard.ir.graph import Node, Value
+from autoshard.transform.attention_softmax import SoftmaxForm, SoftmaxForms
+from autoshard.transform.dim_atoms import RESHAPES, DimAtom, Dims, leaves_of, moved, product_letters, size_of
 from autoshard.transform.elements import ConstantElements
 
 HIDDEN = -1e4
 """Scores that are this or less count as hidden: exp of it is 0 beside any score that can be seen."""
 MOST_GATED = 1 << 26
 """Elements of a gate up to which it is looked whether all that it makes zero is hidden."""
-_PASSED = ("Cast", "Convert", "Identity", "Transpose", "Reshape", "ExpandDims", "Squeeze")
-_PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
-_SPREAD = ("BroadcastInDim", "BroadcastTo", "Reshape", "ExpandDims", "Transpose", "StopGradient", "Cast", "Convert")
+PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
+_PASSED = ("Cast", "Convert", "Identity", "Transpose", *RESHAPES)
+_SLICES = ("StridedSlice", "Slice")
+ADDED = ("add", "less")
+_JOINS = ("Concat", "Concatenate")
 Steps = tuple[tuple[Node, int], ...]
 """Nodes in order, each with the number of the operand that the one before makes."""
 
@@ -29,27 +32,45 @@ Steps = tuple[tuple[Node, int], ...]
 @dataclass(frozen=True)
 class ScoreMask:
     """What is done to scores: `value` with dims `dims`, times `factor`, is added to them ("add") or taken from them
-    ("less"), or hides them where it is False ("seen") or True ("hidden")."""
+    ("less"), or hides them where it is False ("seen") or True ("hidden"); they are multiplied by it ("times") or
+    divided ("over"); or it is a sink's score. `is_own` says that it is made of the scores themselves, as their largest
+    is."""
 
     value: Value
     dims: Dims
     kind: str
     factor: float = 1.0
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class ScoreProduct:
+    """Another product of queries and keys, times `scale`, that is added; `dims` are those of its result."""
+
+    node: Node
+    dims: Dims
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class ScoreSteps:
     """Scores as they are built up: their dims, and what was done with products of queries and keys.
 
-    `gate` is a constant of ones and zeros that they were multiplied by, which what is added next has to hide.
+    `gate` is a constant of ones and zeros that they were multiplied by, which what is added next has to hide. `sunk` is
+    how many of the masks were there before the sink, which stands `sink_first` before all keys or behind them.
     """
 
     dims: Dims
     scale: float = 1.0
     softcap: float = 0.0
     stage: str = "scale"
+    products: tuple[ScoreProduct, ...] = ()
+    times: tuple[ScoreMask, ...] = ()
     masks: tuple[ScoreMask, ...] = ()
-    sink: ScoreMask | None = None
+    zeroed: tuple[ScoreMask, ...] = ()
+    sink: ScoreMask | float | None = None
+    sink_first: bool = False
+    sunk: int = 0
     key: DimAtom | None = None
     gate: Value | None = None
 
@@ -60,173 +81,124 @@ class ScoreChain:
 
     product: Node
     before: Steps
-    softmax_axis: int
+    softmax: SoftmaxForm
     after: Steps
-
-
-class ReducedAlong(NamedTuple):
-    """What is reduced along dim `axis`, how many read `x` for that, and how it was turned first."""
-
-    x: Value
-    axis: int
-    readers: int = 1
-    steps: Steps = ()
 
 
 @dataclass
 class ScoreChains:
-    """Finds and reads chains in a graph; nodes in `keep` are part of none."""
+    """Finds and reads chains in a graph."""
 
-    graph: Graph
-    keep: Collection[Node]
+    forms: SoftmaxForms
     elements: ConstantElements
-    uses: Counter = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uses = Counter(value for node in self.graph.nodes for value in node.uses)
-        self.uses.update(self.graph.outputs)
 
     # -- backwards
 
-    def of(self, weights: Value) -> ScoreChain | None:
-        """The chain that ends with `weights`."""
+    def of(self, weights: Value, reader: Node) -> Iterator[ScoreChain]:
+        """The chains that end with `weights`, which only `reader` reads."""
         after: list[tuple[Node, int]] = []
         value = weights
-        while (node := self.made(value)) is not None:
-            found = self.softmax(node)
+        while (node := self.forms.made(value, (reader,))) is not None:
+            found = self.forms.found(node)
             if found is not None:
-                before = self.back(found.x, found.readers)
-                steps = () if before is None else (*before[1], *found.steps)
-                return None if before is None else ScoreChain(before[0], steps, found.axis, tuple(reversed(after)))
-            if node.op.name not in (*_PASSED, "StridedSlice", "Slice"):
-                return None
-            after.append((node, 0))
-            value = node.operands[0]
-        return None
+                yield from self.behind(found, tuple(reversed(after)))
+                return
+            i = self.passed(node)
+            if i is None:
+                return
+            after.append((node, i))
+            value, reader = node.operands[i], node
 
-    def made(self, value: Value, readers: int = 1) -> Node | None:
-        """The node that makes a value which only so many read."""
-        if self.uses[value] != readers or value not in self.graph.producers:
-            return None
-        node, _ = self.graph.producers[value]
-        return None if node in self.keep or node.regions or node.given_rule is not None else node
+    def behind(self, softmax: SoftmaxForm, after: Steps = ()) -> Iterator[ScoreChain]:
+        """The chains that go on to a softmax, and behind it."""
+        for product, steps in self.back(softmax.scores, softmax.readers, softmax.others):
+            yield ScoreChain(product, steps, softmax, after)
 
-    def softmax(self, node: Node) -> ReducedAlong | None:
-        """Of what and along which dim weights are a softmax: as one operator, or as JAX writes it."""
-        if node.op.name == "Softmax":
-            rank = node.operands[0].type.rank
-            return ReducedAlong(node.operands[0], node.attrs["axis"] % rank)
-        if node.op.name not in ("Div", "RealDiv"):
-            return None
-        powers, total = node.operands
-        exp, summed = self.made(powers, 2), self.reduction(total, "sum")
-        if exp is None or exp.op.name != "Exp" or summed is None or summed.x is not powers:
-            return None
-        shift = self.made(exp.operands[0])
-        found = None if shift is None else self.shifted(shift)
-        return found if found is not None and found.axis == summed.axis else None
+    def passed(self, node: Node) -> int | None:
+        """The operand by which weights come to a node behind the softmax."""
+        if node.op.name in (*_PASSED, *_SLICES):
+            return 0
+        zeroing = self.forms.zeroing(node)
+        return None if zeroing is None else zeroing[0]
 
-    def shifted(self, node: Node) -> ReducedAlong | None:
-        """x of a node that makes x - max(x), or turned x less its turned maxima."""
-        most = self.reduction(node.operands[1], "max") if node.op.name == "Sub" else None
-        if most is None:
-            return None
-        value, steps, axis = node.operands[0], [], most.axis
-        while value is not most.x:
-            made = self.made(value)
-            if made is None or made.op.name != "Transpose":
-                return None
-            steps.insert(0, (made, 0))
-            value = made.operands[0]
-        for made, _ in steps:
-            axis = made.attrs["perm"].index(axis)
-        return ReducedAlong(value, axis, 1 + most.readers, tuple(steps))
-
-    def reduction(self, value: Value, kind: str) -> ReducedAlong | None:
-        """Of what and along which single dim a value, that is spread again, is the sum or the largest.
-
-        A sum is spread over the very dims that it was summed in; from what is taken a largest score may stand as it
-        likes, since that changes no weights.
-        """
-        dims: list[int | None] | None = list(range(value.type.rank))
-        while value in self.graph.producers:
-            node, _ = self.graph.producers[value]
-            if node.op.name == "Maximum":
-                constant = [self.elements.number(one) is not None for one in node.operands]
-                if kind != "max" or constant.count(True) != 1:
-                    return None
-                value = node.operands[constant.index(False)]
-            elif node.op.name in _SPREAD:
-                before, back = node.operands[0], None
-                if dims is not None:
-                    back = sources_of(node.op.name, node.attrs, before.type.shape, value.type.shape)
-                dims = None if dims is None or back is None else [None if i is None else back[i] for i in dims]
-                value = before
-            elif node.op.name == "GatherD" and kind == "max":
-                return self.picked(node)
-            else:
-                axes = _reduced(node, kind)
-                if axes is None or len(axes) != 1 or (kind == "sum" and not _stands(dims, node, axes[0])):
-                    return None
-                return ReducedAlong(node.operands[0], axes[0])
-        return None
-
-    def picked(self, node: Node) -> ReducedAlong | None:
-        """Of what and along which dim a gather picks the largest, by its place."""
-        place, _ = self.graph.producers.get(node.operands[1], (None, 0))
-        if place is None or place.op.name != "ArgMax" or place.operands[0] is not node.operands[0]:
-            return None
-        rank = node.operands[0].type.rank
-        same = place.attrs["keep_dims"] and place.attrs["axis"] % rank == node.attrs["dim"] % rank
-        return ReducedAlong(node.operands[0], node.attrs["dim"] % rank, 2) if same else None
-
-    def back(self, value: Value, readers: int = 1) -> tuple[Node, Steps] | None:
-        """The product that scores come from, and the steps to this value."""
-        node = self.made(value, readers)
+    def back(
+        self, value: Value, readers: frozenset[Node], others: tuple[Value, ...] = ()
+    ) -> Iterator[tuple[Node, Steps]]:
+        """The products that scores may come from, and the steps to this value, which `readers` read, and what `others`
+        are made by, as its largest."""
+        beside = (node for other in others for node in self.forms.between(other, value))
+        node = self.forms.made(value, readers.union(beside))
         if node is None:
-            return None
-        if node.op.name in _PRODUCTS:
-            return (node, ()) if product_letters(node) is not None else None
-        shift = self.shifted(node)
-        if shift is not None:
-            found = self.back(shift.x, shift.readers)
-            return None if found is None else (found[0], (*found[1], *shift.steps, (node, 0)))
+            return
+        if node.op.name in PRODUCTS:
+            if product_letters(node) is not None:
+                yield node, ()
+            return
         for i in _ways(node):
-            found = self.back(node.operands[i])
-            if found is not None:
-                return found[0], (*found[1], (node, i))
-        return None
+            more = (node.operands[1 - i],) if node.op.name in ("Add", "Sub") else ()
+            for product, steps in self.back(node.operands[i], frozenset((node,)), (*others, *more)):
+                yield product, (*steps, (node, i))
 
     # -- forwards
 
-    def read(self, chain: ScoreChain, dims: Dims) -> tuple[ScoreSteps, Dims] | None:
-        """The scores before the softmax, and the dims of the weights; `dims` are those of the product."""
-        scores: ScoreSteps | None = ScoreSteps(dims)
+    def read(self, chain: ScoreChain, dims: Dims, whole: bool) -> tuple[ScoreSteps, Dims] | None:
+        """The scores before the softmax, and the dims of the weights; `dims` are those of the product.
+
+        Args:
+            whole: products that are added are more of the same one; else they are masks.
+        """
+        scores = ScoreSteps(dims)
         for node, i in chain.before:
-            scores = self.step(scores, node, i)
+            before, scores = scores, self.step(scores, node, i, whole)
             if scores is None:
                 return None
-        key = leaves_of(scores.dims[chain.softmax_axis])
+            if len(scores.masks) > len(before.masks):
+                scores = self.told(scores, chain.product)
+        key = leaves_of(scores.dims[chain.softmax.axis])
         if len(key) != 1 or scores.gate is not None or (scores.sink is not None and scores.key is not key[0]):
-            return None
-        weights, whole = replace(scores, key=key[0]), scores.sink is None
-        for node, _ in chain.after:
-            if node.op.name in ("StridedSlice", "Slice"):
-                if whole or not self.without_sink(node, weights.dims):
-                    return None
-                whole = True
-                continue
-            made = moved(weights.dims, node)
-            if made is None:
-                return None
-            weights = replace(weights, dims=made)
-        if not whole:
             return None
         if scores.stage == "cap":
             scores = replace(scores, softcap=1.0)
-        return replace(scores, key=key[0]), weights.dims
+        scores = self.beside(replace(scores, key=key[0]), chain.softmax)
+        return None if scores is None else self.weights(scores, chain)
 
-    def step(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:
+    def told(self, scores: ScoreSteps, product: Node) -> ScoreSteps:
+        """Scores whose last mask tells whether it is made of them."""
+        *masks, last = scores.masks
+        if last.kind not in ADDED or not self.forms.between(last.value, product.results[0]):
+            return scores
+        return replace(scores, masks=(*masks, replace(last, is_own=True)))
+
+    def beside(self, scores: ScoreSteps, softmax: SoftmaxForm) -> ScoreSteps | None:
+        """Scores with what their softmax has besides: a sink, and masks of weights."""
+        zeroed = tuple(ScoreMask(one.mask, scores.dims, one.kind) for one in softmax.zeroed)
+        scores = replace(scores, zeroed=zeroed)
+        if softmax.sink is None:
+            return scores
+        if scores.sink is not None:
+            return None
+        sink = ScoreMask(softmax.sink, scores.dims, "sink") if isinstance(softmax.sink, Value) else softmax.sink
+        return replace(scores, sink=sink, sunk=len(scores.masks))
+
+    def weights(self, scores: ScoreSteps, chain: ScoreChain) -> tuple[ScoreSteps, Dims] | None:
+        """The scores, and the dims of the weights that are made of them, which have no place for a sink."""
+        dims, whole = scores.dims, scores.sink is None or chain.softmax.sink is not None
+        for node, i in chain.after:
+            zeroing, made = self.forms.zeroing(node), moved(dims, node)
+            if node.op.name in _SLICES:
+                if whole or not self.without_sink(node, dims, scores):
+                    return None
+                whole = True
+            elif zeroing is not None and whole and zeroing[0] == i:
+                _, (mask, kind) = zeroing
+                scores = replace(scores, zeroed=(*scores.zeroed, ScoreMask(mask, dims, kind)))
+            elif made is not None:
+                dims = made
+            else:
+                return None
+        return (scores, dims) if whole else None
+
+    def step(self, scores: ScoreSteps, node: Node, i: int, whole: bool) -> ScoreSteps | None:
         """What a node makes of scores that are its operand i."""
         if scores.gate is not None:
             return self.hidden(scores, scores.gate, node, i)
@@ -238,12 +210,19 @@ class ScoreChains:
             return _scaled(scores, factor)
         if node.op.name == "Tanh":
             return replace(scores, stage="cap") if scores.stage == "scale" else None
-        if self.shifted(node) is not None or self.is_floor(node, i) or _adds_nothing(node):
+        if self.is_floor(node, i) or _adds_nothing(node):
             return scores
-        if node.op.name == "Mul" and self.elements.is_constant(node.operands[1 - i]):
+        if node.op.name == "Mul" and self.is_gate(node.operands[1 - i]):
             return replace(scores, gate=node.operands[1 - i])
-        if node.op.name in ("Concat", "Concatenate"):
+        if node.op.name in ("Mul", "Div", "RealDiv"):
+            return _multiplied(scores, node, i)
+        if node.op.name in _JOINS:
             return self.with_sink(scores, node, i)
+        more = self.product(scores, node, i) if whole and node.op.name == "Add" else None
+        return self.masked(scores, node, i) if more is None else replace(scores, products=(*scores.products, more))
+
+    def masked(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:
+        """Scores with what a node adds to them, or hides."""
         mask = self.mask(node, i, scores.dims)
         if mask is None:
             return None
@@ -251,21 +230,50 @@ class ScoreChains:
             scores = replace(scores, softcap=1.0)
         return replace(scores, stage="mask", masks=(*scores.masks, mask))
 
+    def product(self, scores: ScoreSteps, node: Node, i: int) -> ScoreProduct | None:
+        """The product of queries and keys that a node adds to scores which nothing but a scale has changed."""
+        if scores.stage != "scale" or scores.times or node.operands[0].type.rank != node.operands[1].type.rank:
+            return None
+        value, dims, scale, reader = node.operands[1 - i], scores.dims, 1.0, node
+        while (made := self.forms.made(value, (reader,))) is not None and made.op.name not in PRODUCTS:
+            if made.op.name == "Transpose":
+                dims = tuple(dims[made.attrs["perm"].index(k)] for k in range(len(dims)))
+            k, factor = self.scaled(made)
+            if factor is None:
+                return None
+            scale, value, reader = scale * factor, made.operands[k], made
+        if made is None or product_letters(made) is None or value.type.rank != len(dims):
+            return None
+        return ScoreProduct(made, dims, scale)
+
+    def scaled(self, node: Node) -> tuple[int, float | None]:
+        """The operand that a node hands on, with its dims in some order, times a number; None: it does other things."""
+        if node.op.name in ("Transpose", "Cast", "Convert", "Identity"):
+            return 0, 1.0
+        factors = [(k, self.factor(node, k)) for k in range(len(node.operands))]
+        return next((one for one in factors if one[1] is not None), (0, None))
+
     def is_floor(self, node: Node, i: int) -> bool:
         """Whether a node only lifts hidden scores to the least that can be."""
         least = self.elements.number(node.operands[1 - i]) if node.op.name == "Maximum" else None
         return least is not None and least <= HIDDEN
 
+    def is_gate(self, value: Value) -> bool:
+        """Whether a value is a constant of ones and zeros."""
+        if not self.elements.is_constant(value) or value.type.elements > MOST_GATED:
+            return False
+        return bool(np.isin(self.elements.whole(value, value.type.rank), (0, 1)).all())
+
     def hidden(self, scores: ScoreSteps, gate: Value, node: Node, i: int) -> ScoreSteps | None:
         """Scores after what is added behind a gate, if it hides all that the gate has made zero."""
         added = node.operands[1 - i] if node.op.name in ("Add", "Sub") and (i == 0 or node.op.name == "Add") else None
-        if added is None or not self.elements.is_constant(added) or gate.type.elements > MOST_GATED:
+        if added is None or not self.elements.is_constant(added):
             return None
         held, more = (self.elements.whole(one, node.results[0].type.rank) for one in (gate, added))
         more = -more if node.op.name == "Sub" else more
         if not ((held == 1) | ((held == 0) & (more <= HIDDEN))).all():
             return None
-        return self.step(replace(scores, gate=None), node, i)
+        return self.masked(replace(scores, gate=None), node, i)
 
     def factor(self, node: Node, i: int) -> float | None:
         """The number that a node multiplies its operand i by."""
@@ -282,10 +290,9 @@ class ScoreChains:
         """What a node hides of its operand i, or adds to it."""
         if node.results[0].type.rank != len(dims):
             return None
-        if node.op.name == "Add":
-            return ScoreMask(node.operands[1 - i], dims, "add")
-        if node.op.name == "Sub":
-            return ScoreMask(node.operands[1], dims, "less")
+        if node.op.name in ("Add", "Sub"):
+            other, kind = node.operands[1 - i], "add" if node.op.name == "Add" else "less"
+            return ScoreMask(other, dims, kind)
         if node.op.name == "MaskedFill":
             return ScoreMask(node.operands[1], dims, "hidden") if node.attrs["value"] <= HIDDEN else None
         if node.op.name == "Select" and i:
@@ -295,22 +302,26 @@ class ScoreChains:
         return None
 
     def with_sink(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:
-        """Scores with one more behind the keys, that has no value."""
+        """Scores with one more, that has no value, behind the keys or before them."""
         axis = node.attrs["axis" if node.op.name == "Concat" else "dim"] % len(scores.dims)
-        if len(node.operands) != 2 or i or node.operands[1].type.shape[axis] != 1 or scores.sink is not None:
+        if len(node.operands) != 2 or node.operands[1 - i].type.shape[axis] != 1 or scores.sink is not None:
             return None
         key = leaves_of(scores.dims[axis])
         if len(key) != 1:
             return None
-        sink = ScoreMask(node.operands[1], scores.dims, "sink")
-        return replace(scores, sink=sink, key=key[0], stage="mask")
+        number, sunk = self.elements.number(node.operands[1 - i]), len(scores.masks)
+        sink = ScoreMask(node.operands[1 - i], scores.dims, "sink") if number is None else number
+        return replace(scores, sink=sink, sink_first=i == 1, sunk=sunk, key=key[0], stage="mask")
 
-    def without_sink(self, node: Node, dims: Dims) -> bool:
-        """Whether a slice leaves out just the last weight."""
-        shape = node.results[0].type.shape
-        starts = node.attrs.get("begin", node.attrs.get("start", ()))
-        sizes = tuple(_size(dim) for dim in dims)
-        return tuple(shape) == sizes and not any(starts)
+    def without_sink(self, node: Node, dims: Dims, scores: ScoreSteps) -> bool:
+        """Whether a slice leaves out just the weight of the sink."""
+        assert scores.key is not None
+        starts = [at or 0 for at in node.attrs.get("begin", node.attrs.get("start", ()))]
+        sizes = tuple(size_of(dim) for dim in dims)
+        wanted = [int(scores.sink_first and leaves_of(dim) == (scores.key,)) for dim in dims]
+        steps = [step or 1 for step in node.attrs["strides"]]
+        same = [*starts, *(0 for _ in wanted[len(starts) :])] == wanted and set(steps) <= {1}
+        return same and tuple(node.results[0].type.shape) == sizes
 
 
 def _adds_nothing(node: Node) -> bool:
@@ -321,56 +332,28 @@ def _scaled(scores: ScoreSteps, factor: float) -> ScoreSteps | None:
     if scores.stage == "cap":
         return replace(scores, scale=scores.scale * factor, softcap=factor, stage="capped") if factor > 0 else None
     if scores.stage == "scale":
-        return replace(scores, scale=scores.scale * factor)
+        products = tuple(replace(one, scale=one.scale * factor) for one in scores.products)
+        return replace(scores, scale=scores.scale * factor, products=products)
     if scores.sink is not None or scores.softcap or factor <= 0:
         return scores if factor == 1.0 else None
     masks = tuple(replace(one, factor=one.factor * factor) for one in scores.masks)
     return replace(scores, scale=scores.scale * factor, masks=masks)
 
 
-def _size(dim: Dim) -> int:
-    found = 1
-    for atom in dim:
-        found *= atom.size
-    return found
-
-
-def _reduced(node: Node, kind: str) -> tuple[int, ...] | None:
-    """The dims that a node sums, or takes the largest of."""
-    name, rank = node.op.name, node.operands[0].type.rank if node.operands else 0
-    if name == ("ReduceSum" if kind == "sum" else "ReduceMax"):
-        axis = node.attrs["axis"]
-        axes = axis if isinstance(axis, tuple) else (axis,)
-        return tuple(one % rank for one in axes)
-    by = {"ReduceAdd": "sum"}.get(name) or (name == "Reduce" and node.attrs["body"].name)
-    return node.attrs["dimensions"] if {"add": "sum"}.get(str(by), by) == kind else None
-
-
-def _stands(dims: Sequence[int | None] | None, node: Node, axis: int) -> bool:
-    """Whether each dim of a sum, that is spread again, stands where it did; `dims` are its own for each dim."""
-    shape, whole = node.results[0].type.shape, node.operands[0].type.shape
-    kept = len(shape) == len(whole)
-    wanted = [i if kept or i < axis else i - 1 for i in range(len(whole))]
-    return dims is not None and all(i == axis or whole[i] == 1 or dims[i] == wanted[i] for i in range(len(whole)))
+def _multiplied(scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:
+    """Scores times a value, or over it."""
+    if scores.stage != "scale" or scores.products or (node.op.name != "Mul" and i):
+        return None
+    kind = "times" if node.op.name == "Mul" else "over"
+    return replace(scores, times=(*scores.times, ScoreMask(node.operands[1 - i], scores.dims, kind)))
 
 
 def _ways(node: Node) -> Iterator[int]:
     """The operands by which scores may have come to a node."""
     name = node.op.name
-    if name in (
-        *_PASSED,
-        "ScalarMul",
-        "ScalarAdd",
-        "Tanh",
-        "MaskedFill",
-        "Div",
-        "RealDiv",
-        "Sub",
-        "Concat",
-        "Concatenate",
-    ):
+    if name in (*_PASSED, "ScalarMul", "ScalarAdd", "Tanh", "MaskedFill", "Div", "RealDiv", "Sub"):
         yield 0
-    elif name in ("Add", "Mul", "Maximum"):
-        yield from (0, 1)
+    elif name in ("Add", "Mul", "Maximum", *_JOINS):
+        yield from range(min(2, len(node.operands)))
     elif name == "Select":
         yield from (1, 2)

@@ -16,6 +16,7 @@ import optax  # noqa: E402
 from flax import nnx  # noqa: E402
 
 import autoshard as ash  # noqa: E402
+from autoshard.ir.graph import walk  # noqa: E402
 
 pytestmark = pytest.mark.jax
 BATCH, HEADS, GROUPS, LENGTH, WIDTH = 4, 6, 2, 10, 3
@@ -69,6 +70,43 @@ def of_low_precision(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v).astype(jnp.float32)
 
 
+def over_all(q, k, v):
+    """The logarithm of all powers is taken from scores."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k)) * 0.4
+    weights = jnp.exp(scores - jax.nn.logsumexp(scores, axis=-1, keepdims=True))
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, repeated(v))
+
+
+def divided_behind(q, k, v):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k)) * 0.4
+    powers = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    total = powers.sum(-1).transpose(0, 2, 1)[..., None]
+    return jnp.einsum("bhqk,bkhd->bqhd", powers, repeated(v)) / total
+
+
+def with_sinks_in_the_sum(q, k, v, sinks):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k))
+    most = jnp.maximum(scores.max(-1, keepdims=True), sinks[:, None, None])
+    powers = jnp.exp(scores - most)
+    total = powers.sum(-1, keepdims=True) + jnp.exp(sinks[:, None, None] - most)
+    return jnp.einsum("bhqk,bkhd->bqhd", powers / total, repeated(v))
+
+
+def where_seen(q, k, v):
+    """Weights of what is seen; one sample sees nothing."""
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k)) * 0.4
+    seen = jnp.asarray(PADDED & (np.arange(BATCH) != 2)[:, None])[:, None, None]
+    weights = jax.nn.softmax(scores, axis=-1, where=seen)
+    return jnp.einsum("bhqk,bkhd->bqhd", jnp.where(seen, weights, 0.0), repeated(v))
+
+
+def of_two_products(q, k, v):
+    """A latent key that all heads share, and another one (DeepSeek's latent attention, absorbed)."""
+    scores = jnp.einsum("bqhd,bkd->bhqk", q, k[:, :, 0]) + jnp.einsum("bqhd,bkd->bhqk", q[..., 1:], v[:, :, 1, 1:])
+    weights = jax.nn.softmax(jnp.where(behind() >= 0, scores * 0.4, -1e30))
+    return jnp.einsum("bhqk,bkd->bqhd", weights, k[:, :, 0])
+
+
 SLOPES, BIAS, SINKS = floats(7, HEADS, 1, 1), floats(8, HEADS, LENGTH, LENGTH), floats(9, HEADS)
 PADDED = np.arange(LENGTH) < np.array([4, 10, 7, 9])[:, None]
 FORMS: dict[str, Callable] = {
@@ -91,6 +129,12 @@ FORMS: dict[str, Callable] = {
         q, repeated(k), repeated(v), mask=linen.make_causal_mask(jnp.ones((BATCH, LENGTH)))
     ),
     "nnx": lambda p, q, k, v: nnx.dot_product_attention(q, repeated(k), repeated(v)),
+    "logarithm": lambda p, q, k, v: over_all(q, k, v),
+    "divided behind": lambda p, q, k, v: divided_behind(q, k, v),
+    "sinks in the sum": lambda p, q, k, v: with_sinks_in_the_sum(q, k, v, p["sinks"]),
+    "where seen": lambda p, q, k, v: where_seen(q, k, v),
+    "two products": lambda p, q, k, v: of_two_products(q, k, v),
+    "learned scale": lambda p, q, k, v: by_hand(q, k, v, lambda scores: scores * p["sinks"][:, None, None]),
     "scaled behind the mask": lambda p, q, k, v: by_hand(q, k, v, lambda scores: (scores + p["bias"]) * 0.5),
 }
 APART: dict[str, Callable] = {
@@ -148,3 +192,22 @@ def test_what_is_something_else_stays_apart(name):
     assert "Attention" not in [node.op.name for node in model.traced.graph.nodes]
     found = ash.plan(model, mesh="dp=2", search="data_parallel").run(x)
     np.testing.assert_allclose(found, model.reference()[0], rtol=1e-4)
+
+
+def test_in_a_loop_over_layers():
+    """Where a model is evaluated its layers stay in a loop, and attention in it is one operator, too."""
+    layers = {name: np.stack([value, value[::-1]]) for name, value in params().items()}
+
+    def run(params: Any, x: Any) -> Any:
+        def layer(x: Any, p: Any) -> tuple[Any, None]:
+            q, k, v = (jnp.einsum("bsm,mhd->bshd", x, p[name]) for name in ("query", "key", "value"))
+            return x.at[..., :5].add(jnp.einsum("bshd,hdm->bsm", by_hand(q, k, v), p["out"])), None
+
+        return jax.lax.scan(layer, x, params)[0]
+
+    x = floats(6, BATCH, LENGTH, 8)
+    model = ash.from_jax(run, x, params=layers)
+    names = [node.op.name for node in walk(model.traced.graph.nodes)]
+    assert names.count("Attention") == 1 and "Exp" not in names
+    got = ash.plan(model, mesh="dp=2 tp=3").run(*model.arrays(x))
+    np.testing.assert_allclose(got, run(layers, x), rtol=1e-4, atol=1e-5)

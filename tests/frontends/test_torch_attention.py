@@ -80,6 +80,66 @@ class Biased(torch.nn.Module):
         return torch.softmax(scores, -1)[..., :-1] @ repeated(v)
 
 
+class Scaled(torch.nn.Module):
+    """A learned scale of each head (Swin v2), or over one (a temperature)."""
+
+    def __init__(self, shape: tuple[int, ...], over: bool = False) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.linspace(0.4, 1.3, HEADS).reshape(shape) if shape else torch.tensor(1.7))
+        self.over = over
+
+    def forward(self, q, k, v):
+        scores = F.normalize(q, dim=-1) @ repeated(F.normalize(k, dim=-1)).transpose(-1, -2)
+        scores = scores / self.scale if self.over else scores * self.scale.clamp(max=1.1).exp()
+        return scores.softmax(-1) @ repeated(v)
+
+
+def differential(q, k, v):
+    """Two softmaxes, of which one is taken from the other."""
+    scores = q @ repeated(k).transpose(-1, -2)
+    first, second = scores.softmax(-1), (q.flip(-1) @ repeated(k).transpose(-1, -2)).softmax(-1)
+    return (first - torch.linspace(0.1, 0.6, HEADS)[:, None, None] * second) @ repeated(v)
+
+
+def off_by_one(q, k, v):
+    """A sum with one more than the exponentials (softmax1)."""
+    scores = q @ repeated(k).transpose(-1, -2) * 0.4
+    most = scores.amax(-1, keepdim=True).clamp(min=0)
+    powers = (scores - most).exp()
+    return powers / (powers.sum(-1, keepdim=True) + (-most).exp()) @ repeated(v)
+
+
+def divided_behind(q, k, v):
+    scores = q @ repeated(k).transpose(-1, -2) * 0.4
+    powers = (scores - scores.amax(-1, keepdim=True).detach()).exp()
+    return powers @ repeated(v) / powers.sum(-1, keepdim=True)
+
+
+def with_first_sink(q, k, v):
+    scores = q @ repeated(k).transpose(-1, -2)
+    return torch.cat([torch.zeros_like(scores[..., :1]), scores], -1).softmax(-1)[..., 1:] @ repeated(v)
+
+
+def of_logarithms(q, k, v):
+    scores = q @ repeated(k).transpose(-1, -2) * 0.4
+    return (scores - scores.logsumexp(-1, keepdim=True)).exp() @ repeated(v)
+
+
+def of_two_products(q, k, v):
+    """Features with places, and without, by products of their own (DeepSeek's latent attention)."""
+    scores = q[..., :2] @ k[:, :1, :, :2].transpose(-1, -2) + 0.7 * torch.einsum(
+        "bhqd,bkd->bhqk", q[..., 2:], k[:, 1, :, 2:]
+    )
+    return (scores * 0.4).masked_fill(later(QUERIES, QUERIES), -1e9).softmax(-1) @ v[:, :1]
+
+
+def zeroed(q, k, v, hidden=None, again=None):
+    """Weights made zero where scores are hidden, in ESPnet's way; one sample sees nothing at all."""
+    hidden = torch.arange(QUERIES) >= torch.tensor([4, 10, 0, 9])[:, None, None, None] if hidden is None else hidden
+    scores = (q @ repeated(k).transpose(-1, -2)).masked_fill(hidden, torch.finfo(q.dtype).min)
+    return scores.softmax(-1).masked_fill(hidden if again is None else again, 0.0) @ repeated(v)
+
+
 SEEN = torch.ones(QUERIES, QUERIES).tril()
 PADDED = torch.arange(QUERIES) < torch.tensor([4, 10, 7, 9])[:, None]
 ONE: dict[str, Callable] = {
@@ -126,8 +186,22 @@ ONE: dict[str, Callable] = {
     "einsum": einsum,
     "learned bias": Biased(sinks=False),
     "learned sinks": Biased(sinks=True),
+    "learned scale of heads": Scaled((HEADS, 1, 1)),
+    "learned temperature": Scaled((), over=True),
+    "logarithms": of_logarithms,
+    "exp(log_softmax)": lambda q, k, v: (q @ repeated(k).transpose(-1, -2)).log_softmax(-1).exp() @ repeated(v),
+    "divided behind": divided_behind,
+    "off by one": off_by_one,
+    "a sink before the keys": with_first_sink,
+    "differential": differential,
+    "two products": of_two_products,
+    "weights made zero": zeroed,
+    "causal weights made zero": lambda q, k, v: zeroed(q, k, v, later(QUERIES, QUERIES)),
+    "scaled by place": changed(lambda scores: scores * torch.arange(1.0, QUERIES + 1).log1p()[:, None]),
     "by hand, scaled before": lambda q, k, v: by_hand(q * 0.7, repeated(k), repeated(v), scale=1.0),
 }
+SPREAD = {"learned scale of heads", "learned temperature", "two products"}
+"""Forms in which lengths of queries and keys, or keys of one product alone, are spread."""
 APART: dict[str, Callable] = {
     "over queries": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2), -2) @ repeated(v),
     "scale below zero behind a mask": lambda q, k, v: (
@@ -137,6 +211,8 @@ APART: dict[str, Callable] = {
     "gate that hides too little": changed(lambda scores: scores * SEEN + -1e4 * (1 - SEEN.tril(-1))[:, :1]),
     "gate alone": changed(lambda scores: scores * SEEN),
     "lifted to what is seen": changed(lambda scores: torch.max(scores, torch.tensor(-0.1))),
+    "scaled by place of both": changed(lambda scores: scores * torch.linspace(0.2, 1, 100).reshape(10, 10)),
+    "other weights made zero": lambda q, k, v: zeroed(q, k, v, later(QUERIES, QUERIES), later(QUERIES, QUERIES).T),
     "weights read twice": lambda q, k, v: (
         lambda weights: weights @ repeated(v) + weights.sum(-1, keepdim=True)
     )(torch.softmax(q @ repeated(k).transpose(-1, -2), -1)),
@@ -173,7 +249,8 @@ def test_one_operator_in_all_splits(name):
     for mesh, mode in (("dp=2 tp=2", "megatron"), ("4", "sharding_propagation"))[: 2 if "groups" in name else 1]:
         model = ash.from_torch(net, (x,), loss="output", optimizer=lambda params: optim.SGD(params, 0.1))
         names = [node.op.name for node in model.traced.graph.nodes]
-        assert names.count("Attention") == 1 and "Softmax" not in names and "BroadcastTo" not in names
+        assert names.count("Attention") == 1 + (name == "differential")
+        assert "Softmax" not in names and ("BroadcastTo" not in names or name in SPREAD)
         got = ash.plan(model, mesh=mesh, search=mode).run(*model.arrays(x))
         np.testing.assert_allclose(got, loss.detach().numpy(), rtol=1e-4)
         for key, value in model.state().items():
