@@ -329,15 +329,15 @@ def _adds_nothing(node: Node) -> bool:
 
 
 def _scaled(scores: ScoreSteps, factor: float) -> ScoreSteps | None:
+    products = tuple(replace(one, scale=one.scale * factor) for one in scores.products)
+    more = replace(scores, scale=scores.scale * factor, products=products)
     if scores.stage == "cap":
-        return replace(scores, scale=scores.scale * factor, softcap=factor, stage="capped") if factor > 0 else None
+        return replace(more, softcap=factor, stage="capped") if factor > 0 else None
     if scores.stage == "scale":
-        products = tuple(replace(one, scale=one.scale * factor) for one in scores.products)
-        return replace(scores, scale=scores.scale * factor, products=products)
+        return more
     if scores.sink is not None or scores.softcap or factor <= 0:
         return scores if factor == 1.0 else None
-    masks = tuple(replace(one, factor=one.factor * factor) for one in scores.masks)
-    return replace(scores, scale=scores.scale * factor, masks=masks)
+    return replace(more, masks=tuple(replace(one, factor=one.factor * factor) for one in scores.masks))
 
 
 def _multiplied(scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:

@@ -135,7 +135,10 @@ class AttentionWriter:
         found: list[Part] = []
         for i, mask in enumerate(scores.masks):
             own = [*parts_of(mask, self.joining.graph)]
+            is_behind = scores.sink is not None and i >= scores.sunk  # it is added to the sink, too
             if mask.is_own and (i < scores.sunk or any(_is_along(*one, key) for one in own)):
+                return None
+            if is_behind and not mask.is_own:
                 return None
             found += () if mask.is_own else own
         return found
@@ -166,10 +169,10 @@ class AttentionWriter:
         zeroed = [part for one in scores.zeroed for part in parts_of(one, self.joining.graph)]
         if not zeroed:
             return (None,)
-        hides = [part for part in parts or () if part[0].kind not in ADDED]
-        if scores.sink is not None or not self.are_same(hides, zeroed):
+        # What is added may hide keys, too, beside which those that are made zero have weights.
+        if parts is None or scores.sink is not None or not self.are_same(parts, zeroed):
             return None
-        if query.size <= key.size and self.attributes(hides, order) is not None:
+        if query.size <= key.size and self.attributes(parts, order) is not None:
             return (None,)
         seen: Value | None = None
         for part in zeroed:

@@ -130,7 +130,8 @@ def of_two_products(q, k, v):
     scores = q[..., :2] @ k[:, :1, :, :2].transpose(-1, -2) + 0.7 * torch.einsum(
         "bhqd,bkd->bhqk", q[..., 2:], k[:, 1, :, 2:]
     )
-    return (scores * 0.4).masked_fill(later(QUERIES, QUERIES), -1e9).softmax(-1) @ v[:, :1]
+    scores = torch.tanh(scores / 5) * 2
+    return scores.masked_fill(later(QUERIES, QUERIES), -1e9).softmax(-1) @ v[:, :1]
 
 
 def zeroed(q, k, v, hidden=None, again=None):
@@ -138,6 +139,12 @@ def zeroed(q, k, v, hidden=None, again=None):
     hidden = torch.arange(QUERIES) >= torch.tensor([4, 10, 0, 9])[:, None, None, None] if hidden is None else hidden
     scores = (q @ repeated(k).transpose(-1, -2)).masked_fill(hidden, torch.finfo(q.dtype).min)
     return scores.softmax(-1).masked_fill(hidden if again is None else again, 0.0) @ repeated(v)
+
+
+def added_behind_a_sink(q, k, v):
+    scores = q @ repeated(k).transpose(-1, -2)
+    scores = torch.cat([scores, torch.full_like(scores[..., :1], 0.3)], -1) - torch.linspace(0, 5, QUERIES)[:, None]
+    return scores.softmax(-1)[..., :-1] @ repeated(v)
 
 
 SEEN = torch.ones(QUERIES, QUERIES).tril()
@@ -212,6 +219,7 @@ APART: dict[str, Callable] = {
     "gate alone": changed(lambda scores: scores * SEEN),
     "lifted to what is seen": changed(lambda scores: torch.max(scores, torch.tensor(-0.1))),
     "scaled by place of both": changed(lambda scores: scores * torch.linspace(0.2, 1, 100).reshape(10, 10)),
+    "added behind a sink": added_behind_a_sink,
     "other weights made zero": lambda q, k, v: zeroed(q, k, v, later(QUERIES, QUERIES), later(QUERIES, QUERIES).T),
     "weights read twice": lambda q, k, v: (
         lambda weights: weights @ repeated(v) + weights.sum(-1, keepdim=True)
