@@ -24,11 +24,10 @@ from autoshard.ops.attention_blocks import (
     Shape,
     State,
     block_ring,
+    extra_marks,
     fits_groups,
     group_marks,
-    mask_marks,
     no_keys,
-    parted,
     rebase,
     ring_parts,
     safe,
@@ -36,6 +35,7 @@ from autoshard.ops.attention_blocks import (
     state_type,
     with_rows,
 )
+from autoshard.ops.attention_dropout import check_counter, drop_columns, placed_start, split_extras, split_operands
 from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
@@ -43,7 +43,7 @@ from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
 
 
-def _rule(q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, sinks: bool, **_: object) -> str:
+def _rule(q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **attrs: Any) -> str:
     if sequence not in WAYS:
         raise ShapeError(f"Attention: sequence is one of {', '.join(WAYS)}, not {sequence!r}")
     if min(len(q), len(k), len(v)) < 3 or k[:-1] != v[:-1] or not fits_groups(q, k) or q[-1] != k[-1]:
@@ -51,18 +51,17 @@ def _rule(q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, sinks: bo
             "Attention takes queries [..., q, d], keys [..., k, d] and values [..., k, v], where leading dims of keys "
             f"may be 1, not {q}, {k} and {v}"
         )
-    if sinks and (not extras or extras[-1][-2:] != (1, 1)):
-        raise ShapeError(f"Attention: a sink is [..., 1, 1], the last operand, not {extras[-1] if extras else 'none'}")
     mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
     if mark:
         return f"{asking} q^{mark} [d], {asked} [k]=q [d], {asked} [k]=q v -> {asking} q^{mark} v"
-    more = "".join(f", {mask_marks(q, k, one)}" for one in extras)
+    more = extra_marks("Attention", q, k, extras, attrs, "[k]")
     return f"{asking} q [d], {asked} [k] [d], {asked} [k] v{more} -> {asking} q v"
 
 
-def _type(q: DType, k: DType, v: DType, *_: DType, **__: object) -> DType:
+def _type(q: DType, k: DType, v: DType, *extras: DType, **attrs: Any) -> DType:
     if not (q.is_float and k.is_float and v.is_float):
         raise ShapeError(f"Attention takes floats, not {q}, {k} and {v}")
+    check_counter("Attention", split_operands(extras, attrs)[2])
     return v
 
 
@@ -70,11 +69,11 @@ _WORK = PairWork((0, 1, 2), lambda d, v: 2 * (d + v) + 8)
 """Both products, and a few for the exponential."""
 
 
-def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
+def _scratch(operands: Sequence, results: Sequence, *, dropout: float = 0.0, **_: object) -> int:
     """Scores and their exponentials of a block of keys, and the state."""
     (q, k, v), wide = operands[:3], max(4, operands[0].dtype.itemsize)
     rows = math.prod(q.shape[:-1])
-    return wide * rows * (2 * min(BLOCK, k.shape[-2]) + 2 * v.shape[-1] + 4)
+    return wide * rows * ((2 + drop_columns(dropout)) * min(BLOCK, k.shape[-2]) + 2 * v.shape[-1] + 4)
 
 
 @operator(
@@ -83,6 +82,7 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     dtype=_type,
     flops=_WORK.flops,
     storage=Storage(scratch=_scratch),
+    numbers=("seed",),
 )
 def attention(
     q,
@@ -96,6 +96,11 @@ def attention(
     sinks=False,
     sequence=AUTO,
     first=0,
+    dropout=0.0,
+    seed=0,
+    start=(),
+    whole=(),
+    rows=-1,
 ):
     """softmax(q k^T * scale + masks) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
 
@@ -105,22 +110,28 @@ def attention(
 
     Args:
         extras: masks with the dims of scores [..., q, k], or 1: truths hide scores where they are False, numbers are
-            added to them. With `sinks` the last operand is a score [..., 1, 1] of a key without a value, which takes
-            its share of the weights (Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks").
+            added to them. With `sinks` a score [..., 1, 1] of a key without a value follows, which takes its share of
+            the weights (Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"). With `dropout`
+            a scalar counter is last: a share `dropout` of the weights is 0, as `Dropout` of all of them with this
+            counter and `seed` has it.
         sequence: how it runs where the queries are split in their sequence: 'gather' takes all keys and values to each
             rank, 'ring' splits them alike, and their blocks go round; of 'auto' a plan decides by cost.
         first: the number of the first query, where q is only a block.
+        start: where the leading dims of q begin in which tensor of weights, `whole`, where q is only a block.
+        rows: the leading dim, if not -1, whose rows stand in that tensor where a last operand says.
     """
-    masks, sink = parted(extras, sinks)
-    scoring, start = Scoring(scale, causal, window, softcap), no_keys(q, v.shape[-1], sink)
-    return _finished(v, attend(q, k, v, start, masks, scoring, first, 0, k.shape[-2]))
+    drop = {"sinks": sinks, "dropout": dropout, "seed": seed, "start": start, "whole": whole, "rows": rows}
+    masks, sink, dropping = split_extras(extras, q.shape, k.shape, drop)
+    scoring, state = Scoring(scale, causal, window, softcap), no_keys(q, v.shape[-1], sink)
+    return _finished(v, attend(q, k, v, state, masks, scoring, first, 0, k.shape[-2], dropping))
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, *of: Any) -> State:
     """The state after these keys and values too; `of` is what `scored_blocks` takes besides."""
-    for rows, _, (scores, *_), _, values in scored_blocks(q, k, v, *of):
+    for rows, _, (scores, *_), _, values, kept in scored_blocks(q, k, v, *of):
         total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
+        scores = scores if kept is None else scores * kept
         state = with_rows(state, rows, (total * old + scores @ values, largest, weight))
     return state
 
@@ -131,7 +142,10 @@ def _finished(v: np.ndarray, state: State) -> np.ndarray:
 
 @attention.localize
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
-    return {"first": placement.operand_offset(0, placement.operands[0].rank - 2)}
+    return {
+        "first": placement.operand_offset(0, placement.operands[0].rank - 2),
+        **placed_start(attrs, placement, 0, 1),
+    }
 
 
 # -- in turns, with blocks of keys and values that go round

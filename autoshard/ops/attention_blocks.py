@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoshard.core.tensortype import DType
+from autoshard.ops.attention_dropout import Dropping, check_dropout, drop_factors, drop_marks, split_operands
 from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.options import UnequalFlops
 from autoshard.ops.registry import Operator
@@ -23,6 +24,9 @@ from autoshard.util.errors import ShapeError
 Shape = tuple[int, ...]
 Masks = tuple[np.ndarray, ...]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]
+QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2, "AttentionMaskGrad": 2}
+"""The operand of attention, and of its gradients, that has the queries."""
+KEY = {"Attention": 1, "AttentionQueryGrad": 3, "AttentionKeyGrad": 4, "AttentionMaskGrad": 4}
 BLOCK = 512
 """Keys, or queries, whose scores are held at once."""
 LEAST = -30000.0
@@ -147,13 +151,15 @@ def cut(mask: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
 
 
 class ScoredBlock(NamedTuple):
-    """Scores of some rows of queries and a block of keys, with these keys and values [..., block, d or v]."""
+    """Scores of some rows of queries and a block of keys, with these keys and values [..., block, d or v], and what
+    weights are multiplied by where some are dropped."""
 
     rows: slice
     columns: slice
     scores: BlockScores
     keys: np.ndarray
     values: np.ndarray
+    kept: np.ndarray | None
 
 
 def scored_blocks(
@@ -165,6 +171,7 @@ def scored_blocks(
     first: int,
     first_key: int,
     keys: int,
+    dropping: Dropping | None = None,
 ) -> Iterator[ScoredBlock]:
     """Scores [..., rows, block] of the queries that see any key of a block, one block after another.
 
@@ -179,7 +186,8 @@ def scored_blocks(
         looked_at, values = (one[..., block, :].astype(queries.dtype, copy=False) for one in (k, v))
         parts = tuple(cut(one, rows, block) for one in masks)
         scores = scores_of(queries[..., rows, :], looked_at, parts, scoring, first + rows.start, at)
-        yield ScoredBlock(rows, block, scores, looked_at, values)
+        kept = drop_factors(dropping, scores.values, first + rows.start, at)
+        yield ScoredBlock(rows, block, scores, looked_at, values, kept)
 
 
 def with_rows(state: State, rows: slice, new: State) -> State:
@@ -267,7 +275,7 @@ class PairWork:
         q, k, v = (shapes[i] for i in self.places)
         return seen_share(q, k, causal, window) * self.each(q[-1], v[-1]) / (q[-1] * v[-1])
 
-    def _imbalance(self, whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+    def _imbalance(self, whole: Sequence, local: Sequence, /, *, causal: bool, window: int, **_: object) -> float:
         """How many times more pairs the last queries look at than their block's shape alone would say."""
         queries, keys, _values = self.places
         q, k = local[queries].shape, local[keys].shape
@@ -292,7 +300,7 @@ class PairWork:
     def _turn(self, *shapes: Shape, causal: bool, window: int, **_: object) -> float:
         return (0.5 if causal and not window else 1.0) * self._all_pairs(shapes)
 
-    def _waiting(self, whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+    def _waiting(self, whole: Sequence, local: Sequence, /, *, causal: bool, window: int, **_: object) -> float:
         return 2.0 if causal and not window else 1.0
 
 
@@ -312,9 +320,18 @@ def mask_marks(q: Shape, k: Shape, mask: Shape, columns: str = "[k]") -> str:
     return " ".join("1" if own == 1 else name for own, name in zip(mask, names, strict=True))
 
 
-def parted(extras: Sequence[np.ndarray], sinks: bool) -> tuple[Masks, np.ndarray | None]:
-    """Masks, and the sink behind them if there is one."""
-    return (tuple(extras[:-1]), extras[-1]) if sinks else (tuple(extras), None)
+def extra_marks(name: str, q: Shape, k: Shape, extras: Sequence[Shape], attrs: Mapping[str, Any], columns: str) -> str:
+    """The operands behind queries, keys and values in a rule.
+
+    Raises:
+        ShapeError: they do not fit the attributes, or the dims of scores.
+    """
+    masks, sinks, drops = split_operands(extras, attrs)
+    check_dropout(name, q, drops, **attrs)
+    if attrs["sinks"] and (not sinks or sinks[0][-2:] != (1, 1)):
+        raise ShapeError(f"Attention: a sink is [..., 1, 1], behind the masks, not {sinks[0] if sinks else 'none'}")
+    marks = (mask_marks(q, k, one, columns) for one in (*masks, *sinks))
+    return "".join(f", {one}" for one in marks) + drop_marks(drops, attrs["rows"])
 
 
 def group_marks(q: Shape, k: Shape) -> tuple[str, str]:

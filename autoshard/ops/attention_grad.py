@@ -30,10 +30,9 @@ from autoshard.ops.attention_blocks import (
     blocks,
     check_slopes,
     cut,
+    extra_marks,
     group_marks,
-    mask_marks,
     no_keys,
-    parted,
     rebase,
     ring_parts,
     safe,
@@ -43,6 +42,14 @@ from autoshard.ops.attention_blocks import (
     seen_by,
     state_type,
     with_rows,
+)
+from autoshard.ops.attention_dropout import (
+    Dropping,
+    drop_columns,
+    drop_factors,
+    placed_start,
+    split_extras,
+    split_operands,
 )
 from autoshard.ops.attention_mask_grad import attention_mask_grad
 from autoshard.ops.attributes import OperatorPlacement
@@ -62,15 +69,15 @@ def _(g, y, q, k, v, *extras, first, **attrs):
     inner = reduce_sum(mul(g, y), axis=-1, keep_dims=True)
     slope, ends = attention_query_grad(g, inner, q, k, v, *extras, first=first, **attrs)
     keys, values = attention_key_grad(g, inner, q, ends, k, v, *extras, first=first, **attrs)
-    masks = len(extras) - attrs["sinks"]
-    found = [_of_mask(i, one, (g, inner, q, ends, k, v, *extras), attrs) for i, one in enumerate(extras[:masks])]
-    found += [_of_sink(inner, ends, sink) for sink in extras[masks:]]
-    return slope, keys, values, *found
+    masks, sinks, drops = split_operands(extras, attrs)
+    found = [_of_mask(i, one, (g, inner, q, ends, k, v, *extras), attrs) for i, one in enumerate(masks)]
+    found += [_of_sink(inner, ends, sink) for sink in sinks]
+    return slope, keys, values, *found, *(None for _ in drops)
 
 
 def _of_mask(i: int, mask: Any, operands: tuple, attrs: Mapping[str, Any]) -> Any:
     """What a mask of numbers gets: all that scores get, in the dims that it has."""
-    return attention_mask_grad(*operands, of=i, **attrs) if wants(mask) else None
+    return attention_mask_grad(*operands, mask=i, **attrs) if wants(mask) else None
 
 
 def _of_sink(inner: Any, ends: Any, sink: Any) -> Any:
@@ -88,13 +95,13 @@ def _like(x: Any, other: Any) -> Any:
 
 
 def _query_rule(
-    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **_: object
+    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **attrs: Any
 ) -> str:
     check_slopes("AttentionQueryGrad", g, inner, q, k, v)
     mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
     own = f"{asking} q^{mark}" if mark else f"{asking} q"
     other = f"{asked} [k]=q" if mark else f"{asked} [k]"
-    more = "".join(f", {mask_marks(q, k, one)}" for one in extras)
+    more = extra_marks("AttentionQueryGrad", q, k, extras, attrs, "[k]")
     return f"{own} [v], {own} 1, {own} [d], {other} [d], {other} [v]{more} -> {own} [d], {own} 1"
 
 
@@ -106,10 +113,11 @@ _QUERY_WORK = PairWork((2, 3, 4), lambda d, v: 4 * d + 2 * v + 10)
 """Three products and an exponential."""
 
 
-def _query_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
+def _query_scratch(operands: Sequence, results: Sequence, *, dropout: float = 0.0, **_: object) -> int:
     """Weights and slopes of a block of keys, and the state."""
     _, _, q, k = operands[:4]
-    return max(4, q.dtype.itemsize) * math.prod(q.shape[:-1]) * (2 * min(BLOCK, k.shape[-2]) + 2 * q.shape[-1] + 4)
+    columns = (2 + drop_columns(dropout)) * min(BLOCK, k.shape[-2]) + 2 * q.shape[-1] + 4
+    return max(4, q.dtype.itemsize) * math.prod(q.shape[:-1]) * columns
 
 
 def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> tuple[DType | str, ...]:
@@ -122,6 +130,7 @@ def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> t
     dtype=_query_types,
     flops=_QUERY_WORK.flops,
     storage=Storage(scratch=_query_scratch),
+    numbers=("seed",),
 )
 def attention_query_grad(
     g,
@@ -137,14 +146,20 @@ def attention_query_grad(
     sinks=False,
     sequence="auto",
     first=0,
+    dropout=0.0,
+    seed=0,
+    start=(),
+    whole=(),
+    rows=-1,
 ):
     """The gradient of queries from that of the result, `g`; and the logarithm of each query's sum of exponentials.
 
     `inner` is what g and the result come to for each query, sum(g * y). Attributes are those of Attention.
     """
-    masks, sink = parted(extras, sinks)
-    scoring, start = Scoring(scale, causal, window, softcap), no_keys(q, q.shape[-1], sink)
-    return _query_end(q, query_slopes(g, inner, q, k, v, start, masks, scoring, first, 0, k.shape[-2]))
+    drop = {"sinks": sinks, "dropout": dropout, "seed": seed, "start": start, "whole": whole, "rows": rows}
+    masks, sink, dropping = split_extras(extras, q.shape, k.shape, drop)
+    scoring, state = Scoring(scale, causal, window, softcap), no_keys(q, q.shape[-1], sink)
+    return _query_end(q, query_slopes(g, inner, q, k, v, state, masks, scoring, first, 0, k.shape[-2], dropping))
 
 
 def query_slopes(
@@ -161,10 +176,11 @@ def query_slopes(
     """The state, whose sum is one of slopes times keys, after these keys and values too; `of` is what `scored_blocks`
     takes besides."""
     factor, slopes = scale_of(q, scoring.scale), g.astype(state[0].dtype, copy=False)
-    for rows, _, (scores, slope, _), looked_at, values in scored_blocks(q, k, v, masks, scoring, *of):
+    for rows, _, (scores, slope, _), looked_at, values, kept in scored_blocks(q, k, v, masks, scoring, *of):
         total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
         change = slopes[..., rows, :] @ values.swapaxes(-1, -2)
+        change = change if kept is None else change * kept
         change -= inner[..., rows, :]
         change *= scores
         if slope is not None:
@@ -181,7 +197,8 @@ def _query_end(q: np.ndarray, state: State) -> Pair:
 
 @attention_query_grad.localize
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
-    return {"first": placement.operand_offset(2, placement.operands[2].rank - 2)}
+    first = placement.operand_offset(2, placement.operands[2].rank - 2)
+    return {"first": first, **placed_start(attrs, placement, 2, 3)}
 
 
 def _query_state(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> tuple[Shape, ...]:
@@ -243,13 +260,13 @@ def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
 
 
 def _key_rule(
-    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **_: object
+    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **attrs: Any
 ) -> str:
     check_slopes("AttentionKeyGrad", g, inner, q, k, v)
     mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
     own = f"{asked} k^{mark}" if mark else f"{asked} k"
     other = f"{asking} [q]=k" if mark else f"{asking} q"
-    more = "".join(f", {mask_marks(q, k, one, columns='k')}" for one in extras)
+    more = extra_marks("AttentionKeyGrad", q, k, extras, attrs, "k")
     return f"{other} [v], {other} 1, {other} [d], {other} 1, {own} [d], {own} [v]{more} -> {own} [d], {own} [v]"
 
 
@@ -261,10 +278,10 @@ _KEY_WORK = PairWork((2, 4, 5), lambda d, v: 4 * d + 4 * v + 10)
 """Four products and an exponential."""
 
 
-def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
+def _key_scratch(operands: Sequence, results: Sequence, *, dropout: float = 0.0, **_: object) -> int:
     """Weights and slopes of a block of queries, and the state."""
     _, _, q, _, k, v = operands[:6]
-    columns = 2 * min(BLOCK, q.shape[-2]) + 2 * (q.shape[-1] + v.shape[-1])
+    columns = (2 + drop_columns(dropout)) * min(BLOCK, q.shape[-2]) + 2 * (q.shape[-1] + v.shape[-1])
     return max(4, q.dtype.itemsize) * math.prod(k.shape[:-1]) * columns
 
 
@@ -275,6 +292,7 @@ def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     flops=_KEY_WORK.flops,
     storage=Storage(scratch=_key_scratch),
     filling=Filling(neutral="yes"),
+    numbers=("seed",),
 )
 def attention_key_grad(
     g,
@@ -292,15 +310,22 @@ def attention_key_grad(
     sequence="auto",
     first=0,
     first_key=0,
+    dropout=0.0,
+    seed=0,
+    start=(),
+    whole=(),
+    rows=-1,
 ):
     """The gradients of keys and values; `ends` are the logarithms that AttentionQueryGrad gives.
 
     A query of zeros without slope adds nothing, so padding may stand behind the last one. `first_key` is the number of
     the first key, where k and v are only a block.
     """
-    (masks, _), scoring = parted(extras, sinks), Scoring(scale, causal, window, softcap)
-    start, queries = _key_start(q, k, v), first + q.shape[-2]
-    return _key_end(k, v, key_slopes(g, inner, q, ends, k, v, start, masks, scoring, first, first_key, queries))
+    drop = {"sinks": sinks, "dropout": dropout, "seed": seed, "start": start, "whole": whole, "rows": rows}
+    masks, _, dropping = split_extras(extras, q.shape, k.shape, drop)
+    scoring, queries = Scoring(scale, causal, window, softcap), first + q.shape[-2]
+    state, of = _key_start(q, k, v), (masks, scoring, first, first_key, queries, dropping)
+    return _key_end(k, v, key_slopes(g, inner, q, ends, k, v, state, *of))
 
 
 def _key_start(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Pair:
@@ -320,6 +345,7 @@ def key_slopes(
     first: int,
     first_key: int,
     queries: int,
+    dropping: Dropping | None = None,
 ) -> Pair:
     """The gradients with what these queries add, of which the first has number `first`; what comes after `queries`
     queries in all is padding."""
@@ -336,8 +362,11 @@ def key_slopes(
         weights, slope, _ = scores_of(asking, looked_at[..., seen, :], parts, scoring, at, first_key + seen.start)
         weights -= ends[..., block, :]
         np.exp(weights, out=weights)
-        values[..., seen, :] += _of_groups(weights.swapaxes(-1, -2) @ slopes, values)
+        kept = drop_factors(dropping, weights, at, first_key + seen.start)
+        used = weights if kept is None else weights * kept
+        values[..., seen, :] += _of_groups(used.swapaxes(-1, -2) @ slopes, values)
         change = slopes @ read[..., seen]
+        change = change if kept is None else change * kept
         change -= inner[..., block, :]
         change *= weights
         if slope is not None:
@@ -359,7 +388,8 @@ def _key_end(k: np.ndarray, v: np.ndarray, state: Pair) -> Pair:
 @attention_key_grad.localize
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     dim = placement.operands[2].rank - 2
-    return {"first": placement.operand_offset(2, dim), "first_key": placement.operand_offset(4, dim)}
+    first, first_key = placement.operand_offset(2, dim), placement.operand_offset(4, dim)
+    return {"first": first, "first_key": first_key, **placed_start(attrs, placement, 2, 4)}
 
 
 @operator(

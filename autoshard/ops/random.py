@@ -122,8 +122,17 @@ def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
 
 def _kept(x: np.ndarray, bits: np.ndarray, rate: float) -> np.ndarray:
     result = x * x.dtype.type(1 / (1 - rate))
-    result *= bits >= np.uint64(min(round(rate * 2.0**64), _MASK))
+    result *= _is_kept(bits, rate)
     return result
+
+
+def _is_kept(bits: np.ndarray, rate: float) -> np.ndarray:
+    return bits >= np.uint64(min(round(rate * 2.0**64), _MASK))
+
+
+def kept_share(bits: np.ndarray, rate: float, dtype: np.dtype) -> np.ndarray:
+    """What elements with these bits are multiplied by where a share `rate` of them is dropped."""
+    return _is_kept(bits, rate) * dtype.type(1 / (1 - rate))
 
 
 @dropout.gradient

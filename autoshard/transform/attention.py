@@ -264,11 +264,13 @@ class _FoundAttention:
         """The nodes of the one operator, with operands and result turned as it takes them."""
         key, made = scores.key, AttentionWriter(self.joining, self.end)
         assert key is not None
+        lead = made.as_dropped(lead, scores)
         order = [*lead, query, key]
         places, seeing = made.masks(scores, order), made.seeing(scores, order)
-        if places is None or seeing is None or not scores.scale:
+        dropping = made.dropping(scores, order)
+        if places is None or seeing is None or dropping is None or not scores.scale:
             return None
-        attributes, extras = places
+        attributes, extras = {**places[0], **dropping[0]}, [*places[1], *dropping[1]]
         queries, keys = (tuple((self.atoms[one],) for one in self.first[i]) for i in (own, 1 - own))
         of_keys = made.turned(self.product.operands[1 - own], keys, [*lead, key, feature])
         of_values = made.turned(self.node.operands[1 - self.weights], value_dims, [*lead, key, width])

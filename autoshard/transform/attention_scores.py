@@ -53,6 +53,14 @@ class ScoreProduct:
 
 
 @dataclass(frozen=True)
+class DroppedWeights:
+    """The node that drops weights, whose dims are `dims`."""
+
+    node: Node
+    dims: Dims
+
+
+@dataclass(frozen=True)
 class ScoreSteps:
     """Scores as they are built up: their dims, and what was done with products of queries and keys.
 
@@ -68,6 +76,7 @@ class ScoreSteps:
     times: tuple[ScoreMask, ...] = ()
     masks: tuple[ScoreMask, ...] = ()
     zeroed: tuple[ScoreMask, ...] = ()
+    dropped: DroppedWeights | None = None
     sink: ScoreMask | float | None = None
     sink_first: bool = False
     sunk: int = 0
@@ -116,7 +125,7 @@ class ScoreChains:
 
     def passed(self, node: Node) -> int | None:
         """The operand by which weights come to a node behind the softmax."""
-        if node.op.name in (*_PASSED, *_SLICES):
+        if node.op.name in (*_PASSED, *_SLICES, "Dropout"):
             return 0
         zeroing = self.forms.zeroing(node)
         return None if zeroing is None else zeroing[0]
@@ -192,6 +201,8 @@ class ScoreChains:
             elif zeroing is not None and whole and zeroing[0] == i:
                 _, (mask, kind) = zeroing
                 scores = replace(scores, zeroed=(*scores.zeroed, ScoreMask(mask, dims, kind)))
+            elif node.op.name == "Dropout" and whole and scores.dropped is None and not node.attrs["whole"]:
+                scores = replace(scores, dropped=DroppedWeights(node, dims))
             elif made is not None:
                 dims = made
             else:

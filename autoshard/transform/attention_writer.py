@@ -212,6 +212,25 @@ class AttentionWriter:
         pairs = zip(left.operands, right.operands, strict=True)
         return left.attrs == right.attrs and all(self.makes_same(*pair, deepest - 1) for pair in pairs)
 
+    # -- dropped weights
+
+    def as_dropped(self, lead: Sequence[DimAtom], scores: ScoreSteps) -> Sequence[DimAtom]:
+        """The leading dims in the order in which weights that are dropped have them."""
+        if scores.dropped is None:
+            return lead
+        places = {leaf: i for i, leaf in enumerate(leaf for dim in scores.dropped.dims for leaf in leaves_of(dim))}
+        return sorted(lead, key=lambda leaf: places.get(leaf, -1))
+
+    def dropping(self, scores: ScoreSteps, order: Sequence[DimAtom]) -> tuple[dict[str, Any], list[Value]] | None:
+        """Attributes and operands that drop what a node drops; None if its weights lie in another order."""
+        if scores.dropped is None:
+            return {}, []
+        node, dims = scores.dropped.node, scores.dropped.dims
+        own = [leaf for dim in dims for leaf in leaves_of(dim) if leaf.size > 1]
+        if own != [leaf for leaf in order if leaf.size > 1]:
+            return None
+        return {"dropout": node.attrs["rate"], "seed": node.attrs["seed"]}, [node.operands[1]]
+
     # -- queries and keys
 
     def scaled(
@@ -308,7 +327,8 @@ class AttentionWriter:
     ) -> Value:
         """Attention of queries with a dim for each group of heads, and its result without."""
         if shared.lead is not None:
-            query, extras = self.heads_in_groups(query, shared), [self.heads_in_groups(one, shared) for one in extras]
+            query = self.heads_in_groups(query, shared)
+            extras = [self.heads_in_groups(one, shared) if one.type.rank else one for one in extras]
         result = self.add("Attention", (query, shared.keys, shared.values, *extras), attrs, self.near.name)
         return self.reshape(result, shape)
 

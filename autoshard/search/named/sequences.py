@@ -14,13 +14,11 @@ from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
+from autoshard.ops.attention_blocks import KEY, QUERY
 from autoshard.search.named.completion import split
 from autoshard.search.named.streams import blocks, factor_at
 from autoshard.search.named.structure import Structure
 
-QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2, "AttentionMaskGrad": 2}
-"""The operand of attention, and of its gradients, that has the queries."""
-KEY = {"Attention": 1, "AttentionQueryGrad": 3, "AttentionKeyGrad": 4, "AttentionMaskGrad": 4}
 WITHOUT_SEQUENCE = ("AttentionMaskGrad",)
 """Gradients whose dims are those of scores, which stay by heads."""
 

@@ -10,8 +10,10 @@ from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, Builder, Graph, Node, Value
 from autoshard.ir.verify import describe
 from autoshard.layout.mesh import Mesh
+from autoshard.ops.attention_blocks import KEY, QUERY
 from autoshard.ops.hlo_shape import iota
 from autoshard.ops.random import dropout, dropout_rows
+from autoshard.ops.registry import Operator
 from autoshard.transform.micro.cuts import AXIS, Cut, MicroRefusal, cut_at, cut_by, cut_statistics
 from autoshard.transform.micro.forms import LATE, ONCE, OWN, Form, MicroPartial, MicroRows, factor_of, local
 from autoshard.transform.micro.statistics import BATCH, COMPOSITES, MICRO_BATCH, OwnStatistics
@@ -124,14 +126,25 @@ class _Classifier:
 
     def _by_rows(self, node: Node) -> list[Node]:
         """A node, or what tells it which rows it has: dropout, which draws by the place of an element in the batch."""
-        form = self.forms.of[node.operands[0]] if node.op is dropout else None
+        if node.op is dropout:
+            return self._dropped(node, 0, dropout_rows)
+        if node.op.name in QUERY and node.attrs["dropout"]:
+            return self._dropped(node, QUERY[node.op.name], node.op)
+        return [node]
+
+    def _dropped(self, node: Node, operand: int, op: Operator) -> list[Node]:
+        """The node, as operator `op`, with the numbers of the rows that its operand has of the batch."""
+        of, form = node.operands[operand], self.forms.of[node.operands[operand]]
         if not isinstance(form, MicroRows) or node.attrs["whole"]:
             return [node]
-        x, counter = node.operands
-        size = (x.type.shape[form.dim],)
+        size = (of.type.shape[form.dim],)
         found = [] if size in self.numbered else [self._numbers(size)]
-        attrs = dropout_rows.check_attributes({**node.attrs, "dim": form.dim, "whole": x.type.shape})
-        return [*found, replace(node, op=dropout_rows, operands=(x, counter, self.numbered[size]), attrs=attrs)]
+        if op is dropout_rows:
+            more = {"dim": form.dim, "whole": of.type.shape}
+        else:
+            more = {"rows": form.dim, "whole": (*of.type.shape[:-1], node.operands[KEY[op.name]].type.shape[-2])}
+        attrs = op.check_attributes({**node.attrs, **more})
+        return [*found, replace(node, op=op, operands=(*node.operands, self.numbered[size]), attrs=attrs)]
 
     def _numbers(self, size: tuple[int]) -> Node:
         """The numbers of so many rows."""

@@ -57,24 +57,35 @@ _SIZES = (
 _ATTRS = {"causal": True, "window": 5, "softcap": 1.5, "sinks": True}
 
 
-def _masked(op: Operator, *which: int, **attrs: object) -> Sample:
-    """An operator with masks, of these tensors: slopes, their sums, queries, ends, keys and values."""
+_DROPS = {"dropout": 0.3, "seed": 5}
+
+
+def _masked(op: Operator, *which: int, drops: bool = False, **attrs: object) -> Sample:
+    """An operator with masks, of these tensors: slopes, their sums, queries, ends, keys and values; where it drops
+    weights, with a counter."""
+    own = {**_ATTRS, **(_DROPS if drops else {})}
 
     def make(rng: np.random.Generator) -> list[np.ndarray]:
         g, inner, q, _, k, v = (rng.normal(size=TensorType.parse(one).shape) for one in _SIZES)
         extras = [rng.random((2, 1, 1, 6)) > 0.3, rng.normal(size=(1, 4, 8, 6)), rng.normal(size=(1, 4, 1, 1))]
-        inner = (g * attention(q, k, v, *extras, **_ATTRS)).sum(-1, keepdims=True)
-        ends = attention_query_grad(g, inner, q, k, v, *extras, **_ATTRS)[1]
+        extras += [np.array(11, np.int32)] if drops else []
+        inner = (g * attention(q, k, v, *extras, **own)).sum(-1, keepdims=True)
+        ends = attention_query_grad(g, inner, q, k, v, *extras, **own)[1]
         return [*([g, inner, q, ends, k, v][i] for i in which), *extras]
 
-    return Sample(op, (*(_SIZES[i] for i in which), *_EXTRAS), {**_ATTRS, **attrs}, False, make)
+    extras = (*_EXTRAS, "i32[]") if drops else _EXTRAS
+    return Sample(op, (*(_SIZES[i] for i in which), *extras), {**own, **attrs}, False, make)
 
 
 SAMPLES = (
     _masked(attention, 2, 4, 5),
     _masked(attention_query_grad, 0, 1, 2, 4, 5),
     _masked(attention_key_grad, 0, 1, 2, 3, 4, 5),
-    _masked(attention_mask_grad, 0, 1, 2, 3, 4, 5, of=1),
+    _masked(attention_mask_grad, 0, 1, 2, 3, 4, 5, mask=1),
+    _masked(attention, 2, 4, 5, drops=True),
+    _masked(attention_query_grad, 0, 1, 2, 4, 5, drops=True),
+    _masked(attention_key_grad, 0, 1, 2, 3, 4, 5, drops=True),
+    _masked(attention_mask_grad, 0, 1, 2, 3, 4, 5, drops=True, mask=1),
     Sample(attention, ("f32[4, 24, 6]", "f32[4, 24, 6]", "f32[4, 24, 4]"), {"window": 7, "sequence": "ring"}, False),
     _query_sample(4, 24, 24, 6, 4, causal=True, window=9, softcap=0.7, sequence="ring"),
     Sample(attention, ("f32[4, 8, 6]", "f32[4, 12, 6]", "f32[4, 12, 10]"), {}),
