@@ -417,3 +417,8 @@ def decomposed(rule: Rule) -> Rule:
         for one in rule.factors
     )
     return replace(rule, factors=factors)
+
+
+def of_bools(rule: Rule) -> Rule:
+    """The rule of results of bools, whose sum is "or" and whose product is "and", as in numpy and HLO."""
+    return replace(rule, reduction={"sum": "max", "prod": "min"}.get(rule.reduction, rule.reduction))

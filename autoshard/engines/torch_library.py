@@ -397,6 +397,7 @@ _UFUNCS: dict[str, Callable] = {
     "left_shift": torch.bitwise_left_shift,
     "right_shift": torch.bitwise_right_shift,
     "rint": torch.round,
+    "sign": torch.sgn,  # of complex numbers, too
     "conjugate": torch.conj_physical,
     "floor_divide": _floor_divide,
     "remainder": _remainder,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+
+from autoshard.core.tensortype import DType, dtype, promote
 
 # How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
 # elements (reshape, transpose); dynamic slices (forwards only at first); the rest; broadcasts, which give to their
@@ -126,6 +128,12 @@ class OperatorOptions:
     over: tuple[tuple[int, ...], ...] | None
     imbalance: Callable | None
     numbers: frozenset[str]
+
+    def elements(self, operands: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+        """The element types of the results, one if all are of it: as declared, by default that of the operands."""
+        declared = self.dtype(*operands, **attrs) if callable(self.dtype) else self.dtype
+        several = declared if isinstance(declared, tuple) else (declared or promote(operands),)
+        return tuple(map(dtype, several))
 
 
 @cache

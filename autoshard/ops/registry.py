@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.core.rule import Rule, bind, decomposed
-from autoshard.core.tensortype import DType, TensorType, promote, type_of
+from autoshard.core.rule import Rule, bind, decomposed, of_bools
+from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.ops.attributes import OperatorPlacement, Types, hashable
 from autoshard.ops.index_map import BoxMap
 from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, UnequalFlops, fitting, with_former
@@ -281,7 +281,12 @@ class Operator:
 
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         rule = self._bound(self.options.rule, operands, attrs)
-        return decomposed(rule) if self.runs_decomposed else rule
+        rule = decomposed(rule) if self.runs_decomposed else rule
+        return of_bools(rule) if rule.summed and self._gives_bools(operands, attrs) else rule
+
+    def _gives_bools(self, operands: Types, attrs: Mapping[str, Any]) -> bool:
+        kinds = [operand.dtype for operand in operands]
+        return any(one.name == "bool" for one in kinds) and {*self.options.elements(kinds, attrs)} == {dtype("bool")}
 
     def _conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         return self._bound(self._conservative, operands, attrs)
@@ -316,13 +321,9 @@ class Operator:
         else:
             rule = self.rule(operands, attrs)
             shapes = tuple(rule.result_shape(i) for i in range(len(rule.results)))
-        element: Any = self.options.dtype
-        if callable(element):
-            element = element(*(operand.dtype for operand in operands), **attrs)
-        if element is None:
-            element = promote([operand.dtype for operand in operands])
-        elements = element if isinstance(element, tuple) else (element,) * len(shapes)
-        return tuple(TensorType.of(shape, one) for shape, one in zip(shapes, elements, strict=True))
+        elements = self.options.elements([operand.dtype for operand in operands], attrs)
+        each = elements if len(elements) > 1 else elements * len(shapes)
+        return tuple(TensorType.of(shape, one) for shape, one in zip(shapes, each, strict=True))
 
     def _check_arity(self, operands: Types) -> None:
         if not self.variadic and len(operands) != len(self.operand_names):

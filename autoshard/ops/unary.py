@@ -258,6 +258,12 @@ def _silu_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
     return g * slope
 
 
+def _abs_grad(g, x):
+    slope = np.sign(x)
+    # The gradient c of complex numbers is the one with d|x| = Re(c dx).
+    return g * (np.conjugate(slope) if x.dtype.kind == "c" else slope)
+
+
 exp = _unary("Exp", np.exp, of=real, flops=8)
 log = _unary("Log", np.log, of=real, flops=8)
 log1p = _unary("Log1p", np.log1p, of=real, flops=8)
@@ -297,7 +303,7 @@ erf_grad = _fused(erf, lambda g, x: (2 * 2**0.5 * _INV_SQRT_2PI) * g * np.exp(-x
 relu_grad = _fused(relu, lambda g, y, out: into(out, np.multiply, g, y > 0), name="ReluGrad", scratch=marked)
 silu_grad = _fused(silu, _silu_grad, scratch=2)
 softplus_grad = _fused(softplus, lambda g, x: g * _logistic(x), scratch=reused(0, 1))
-abs_grad = _fused(abs, lambda g, x: g * np.sign(x), scratch=reused(0, 1))
+abs_grad = _fused(abs, _abs_grad, scratch=reused(0, 1))
 
 
 def _gelu_form(approximate: object) -> bool:

@@ -22,7 +22,9 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multip
 def check_gradient(
     op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0, constant: Sequence[int] = ()
 ) -> int:
-    """Compare gradients of f64 operands with central differences in a random direction; returns how many.
+    """Compare gradients of f64 and c128 operands with central differences in a random direction; returns how many.
+
+    That of a complex operand is the c with dL = Re(c dx).
 
     Args:
         constant: operands that the operator takes for constants, and gives no gradient.
@@ -30,23 +32,28 @@ def check_gradient(
     attrs = op.check_attributes(attrs)
     results = op.evaluate(arrays, attrs)
     rng = np.random.default_rng(seed)
-    gs = tuple(rng.standard_normal(result.shape) if result.dtype.kind == "f" else None for result in results)
+    gs = tuple(_random(rng, result) if result.dtype.kind in "fc" else None for result in results)
     one = len(results) == 1
     grads = op.cotangents(gs[0] if one else gs, results[0] if one else results, arrays, attrs)
-    floats = [i for i, array in enumerate(arrays) if array.dtype.kind == "f" and i not in constant]
+    floats = [i for i, array in enumerate(arrays) if array.dtype.kind in "fc" and i not in constant]
     assert all(grads[i] is None for i in constant)
     grads = grads + (None,) * (len(arrays) - len(grads))
 
     def loss(inputs: Sequence[np.ndarray]) -> float:
-        return sum(np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None)
+        return sum(np.sum(g * y).real for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None)
 
     for i in floats:
         assert grads[i].shape == arrays[i].shape, f"{op.name}: gradient {grads[i].shape} of {arrays[i].shape}"
-        way = rng.standard_normal(arrays[i].shape)
+        way = _random(rng, arrays[i])
         ends = [[a + e * way if j == i else a for j, a in enumerate(arrays)] for e in (1e-6, -1e-6)]
         slope = (loss(ends[0]) - loss(ends[1])) / 2e-6
-        np.testing.assert_allclose(np.sum(grads[i] * way), slope, rtol=1e-6, atol=1e-7, err_msg=op.name)
+        np.testing.assert_allclose(np.sum(grads[i] * way).real, slope, rtol=1e-6, atol=1e-7, err_msg=op.name)
     return len(floats)
+
+
+def _random(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    normal = rng.standard_normal(like.shape)
+    return normal + 1j * rng.standard_normal(like.shape) if like.dtype.kind == "c" else normal
 
 
 def check_split(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: Mesh) -> int:

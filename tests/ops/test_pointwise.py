@@ -12,6 +12,7 @@ from scipy import special, stats
 from autoshard import ops
 from autoshard.core.tensortype import type_of
 from autoshard.util.errors import ShapeError
+from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 6)) * 3
@@ -94,6 +95,14 @@ def test_gradients_have_the_types_of_their_operands() -> None:
     assert dx.dtype == np.float32 and dw.dtype == np.float16
     mask = x > 0
     assert ops.mul.cotangents(x, ops.mul(x, mask), (x, mask), {})[1] is None
+
+
+COMPLEX = ("abs", "exp", "log", "sqrt", "tanh", "sin", "cos", "square", "reciprocal", "real_part", "conj")
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_gradients_of_complex_numbers(name: str) -> None:
+    assert check_gradient(getattr(ops, name), [X / 3 + 1j * P], {}) == 1
 
 
 def test_of_equal_operands_the_first_takes_the_gradient() -> None:

@@ -8,6 +8,7 @@ from .sample import Sample
 
 SAMPLES = (
     Sample(matmul, ("f32[24, 48]", "f32[48, 12]")),
+    Sample(matmul, ("bool[12, 4]", "bool[4, 6]"), differentiable=False),
     Sample(matmul, ("f32[48, 24]", "f32[12, 48]"), {"transpose_a": True, "transpose_b": True}),
     Sample(matmul, ("f32[24, 6]", "f32[24, 12]"), {"transpose_a": True}),
     Sample(matmul, ("f32[12, 8, 6]", "f32[6, 24]")),

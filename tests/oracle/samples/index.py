@@ -26,6 +26,12 @@ def _apart(shape: tuple[int, ...]) -> Make:
 SAMPLES = (
     Sample(index.gather, ("f32[48, 6]", "i32[8, 12]"), make=_with_indices((48, 6), (8, 12), 0, 48)),
     Sample(index.gather, ("f32[6, 24, 4]", "i64[12]"), {"axis": 1}, make=_with_indices((6, 24, 4), (12,), -3, 30)),
+    Sample(
+        index.gather,
+        ("bool[24, 6]", "i32[8]"),
+        differentiable=False,
+        make=lambda rng: [rng.random((24, 6)) < 0.5, rng.integers(-2, 26, 8)],
+    ),
     Sample(index.gather, ("f32[8, 24]", "i32[]"), {"axis": -1}, make=_with_indices((8, 24), (), 0, 24)),
     Sample(
         index.gather_grad,
