@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from autoshard.ops.axes import words
+from autoshard.ops.folding import widened
 from autoshard.ops.reduce import spread, sum_to
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
@@ -137,7 +138,7 @@ def einsum(*xs, equation):
     operands, result = parse_equation(equation)
     if len(xs) == 2:
         return _pair(operands[0], operands[1], result)(*xs)
-    return np.einsum(equation, *xs, optimize=len(xs) > 2)
+    return np.einsum(equation, *map(widened, xs), optimize=len(xs) > 2)
 
 
 @einsum.gradient
@@ -170,8 +171,8 @@ class _Pair:
     order: tuple[int, ...]
 
     def __call__(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        x = (x.sum(self.left_sums) if self.left_sums else x).transpose(self.left_order)
-        w = (w.sum(self.right_sums) if self.right_sums else w).transpose(self.right_order)
+        x = (widened(x).sum(self.left_sums) if self.left_sums else x).transpose(self.left_order)
+        w = (widened(w).sum(self.right_sums) if self.right_sums else w).transpose(self.right_order)
         batch, m, k, n = self.counts
         middle = x.shape[batch + m :]
         rows, columns = x.shape[batch : batch + m], w.shape[batch + k :]

@@ -9,6 +9,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_index, letters, unsplit_words, words
+from autoshard.ops.folding import widened
 from autoshard.ops.registry import operator
 from autoshard.ops.unary import native, real, wants
 
@@ -36,6 +37,7 @@ def _first(x: DType, *_: DType, **__: object) -> DType:
 @operator("CumProd", rule=along_rule("CumProd"), flops=1)
 def cum_prod(x, *, axis=-1):
     """Products up to each element along `axis`."""
+    x = widened(x)
     return np.cumprod(x, axis=axis, dtype=x.dtype)
 
 

@@ -157,9 +157,10 @@ def convolution(
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     """Groups are split with the batch or the features that they are groups of."""
     lhs, rhs, out = placement.local_operand(0), placement.local_operand(1), placement.local_result(0)
+    inner, rows = rhs[attrs["rhs_dims"][0]], out[attrs["out_dims"][0]]
     return {
-        "feature_groups": lhs[attrs["lhs_dims"][1]] // rhs[attrs["rhs_dims"][0]],
-        "batch_groups": lhs[attrs["lhs_dims"][0]] // out[attrs["out_dims"][0]],
+        "feature_groups": lhs[attrs["lhs_dims"][1]] // inner if inner else attrs["feature_groups"],
+        "batch_groups": lhs[attrs["lhs_dims"][0]] // rows if rows else attrs["batch_groups"],
     }
 
 

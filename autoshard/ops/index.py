@@ -8,6 +8,7 @@ as MindSpore has it, and one that lies outside is an error instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -275,7 +276,7 @@ def gather_d_grad(g, index, *, size, dim, offset=0, bound=0):
     rows, inside = _local(np.moveaxis(index, dim, -1), size, offset, bound)
     slices = np.moveaxis(g, dim, -1)
     out = np.zeros((*slices.shape[:-1], size), g.dtype)
-    line = np.arange(out.size // size).reshape((*out.shape[:-1], 1))
+    line = np.arange(math.prod(out.shape[:-1])).reshape((*out.shape[:-1], 1))
     np.add.at(out.reshape(-1), (line * size + rows)[inside], slices[inside])
     return np.moveaxis(out, -1, dim)
 

@@ -5,6 +5,7 @@ Ranks that hold parts of the elements end with a partial maximum, minimum or pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,7 +46,7 @@ def index_reduce(x, index, *, size, dim=-1, by="max", offset=0):
     values, rows = np.moveaxis(x, dim, -1), np.moveaxis(index, dim, -1).astype(np.intp, copy=False) - offset
     inside = (rows >= 0) & (rows < size)
     out = np.full((*values.shape[:-1], size), neutral_element(by, element_type(x.dtype)), x.dtype)
-    line = np.arange(out.size // max(size, 1)).reshape((*out.shape[:-1], 1)) * size
+    line = np.arange(math.prod(out.shape[:-1])).reshape((*out.shape[:-1], 1)) * size
     _UFUNCS[by].at(out.reshape(-1), (line + rows)[inside], values[inside])
     return np.moveaxis(out, -1, dim)
 
@@ -102,7 +103,7 @@ def extreme_shares(g, y, x, index, *, dim=-1, offset=0):
     line = np.where(inside, line, 0)
     hit = (np.moveaxis(x, dim, -1) == np.take_along_axis(places, line, -1)) & inside
     ties = np.zeros(places.shape, g.dtype)
-    base = np.arange(ties.size // max(ties.shape[-1], 1)).reshape((*ties.shape[:-1], 1)) * ties.shape[-1]
+    base = np.arange(math.prod(ties.shape[:-1])).reshape((*ties.shape[:-1], 1)) * ties.shape[-1]
     np.add.at(ties.reshape(-1), (base + line)[hit], 1)
     share = np.moveaxis(g, dim, -1) / np.maximum(ties, 1)
     return np.moveaxis(np.where(hit, np.take_along_axis(share, line, -1), g.dtype.type(0)), -1, dim)

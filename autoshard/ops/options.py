@@ -132,8 +132,8 @@ class OperatorOptions:
     def elements(self, operands: Sequence[DType], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
         """The element types of the results, one if all are of it: as declared, by default that of the operands."""
         declared = self.dtype(*operands, **attrs) if callable(self.dtype) else self.dtype
-        several = declared if isinstance(declared, tuple) else (declared or promote(operands),)
-        return tuple(map(dtype, several))
+        several: tuple = declared if isinstance(declared, tuple) else (declared or promote(operands),)
+        return tuple(dtype(one) for one in several)
 
 
 @cache

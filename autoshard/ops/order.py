@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def last_along(index, *, size, dim=-1, offset=0, start=0):
     out = np.full((*local.shape[:-1], size), -1, np.int32)
     found = np.broadcast_to(np.arange(start, start + local.shape[-1], dtype=np.int32), local.shape)
     inside = (local >= 0) & (local < size)
-    rows = np.arange(out.size // max(size, 1)).reshape((*out.shape[:-1], 1)) * size
+    rows = np.arange(math.prod(out.shape[:-1])).reshape((*out.shape[:-1], 1)) * size
     np.maximum.at(out.reshape(-1), (rows + local)[inside], found[inside])
     return np.moveaxis(out, -1, dim)
 

@@ -365,10 +365,10 @@ def _cumulative_rule(x: Shape, *, axis: int, **_: object) -> str:
 @operator("CumSum", rule=_cumulative_rule, dtype=_count_type, linear=((0,),), call=("axis",))
 def cum_sum(x, *, exclusive=False, reverse=False, axis=-1):
     """Sums up to each element along `axis`; `exclusive` leaves it out, `reverse` starts at the end."""
-    along = np.moveaxis(x, axis, -1)
+    along = np.moveaxis(widened(x), axis, -1)
     if reverse:
         along = along[..., ::-1]
-    sums = np.cumsum(along, axis=-1, dtype=_count_type(dtype(x.dtype)).numpy)
+    sums = np.cumsum(along, axis=-1, dtype=_count_type(dtype(along.dtype)).numpy)
     if exclusive:
         sums = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
     return np.moveaxis(sums[..., ::-1] if reverse else sums, -1, axis)

@@ -359,6 +359,18 @@ def test_sorted_and_scattered_elements_are_differentiated() -> None:
     same_state(step)
 
 
+def test_batches_without_rows_are_differentiated() -> None:
+    """As where a rank of a pipeline of data has none: sorts, convolutions."""
+
+    def loss(params: dict, x: jax.Array) -> jax.Array:
+        images = jax.lax.conv(x.reshape(-1, 2, 2, 3), params["k"], (1, 1), "SAME")
+        return jnp.sum(jnp.sort(images.reshape(-1, 20), 0)) + jnp.sum(params["k"] ** 2)
+
+    params, x = {"k": jnp.ones((5, 2, 3, 3))}, jnp.ones((0, 12))
+    model = ash.from_jax(loss, x, params=params, loss="output", optimizer=lambda ps: optim.SGD(ps, 0.1))
+    assert ash.plan(model, mesh="a=2 b=2").run(*model.arrays(x)) == loss(params, x)
+
+
 def test_what_has_no_gradient_here_is_said_to_have_one_of_jax() -> None:
     def factored(params: Any, x: jax.Array) -> jax.Array:
         w = params["w"]

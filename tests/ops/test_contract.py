@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoshard import ops
 from autoshard.core.place import parse_strategy
-from autoshard.core.tensortype import TensorType, type_of
+from autoshard.core.tensortype import TensorType, dtype, type_of
 from autoshard.layout import Mesh
 from autoshard.ops.contract import parse_equation
 from autoshard.util.errors import ShapeError
@@ -75,6 +75,15 @@ def test_einsum_of_three_agrees_with_products() -> None:
     a, b, c = RNG.normal(size=(4, 6)), RNG.normal(size=(6, 10)), RNG.normal(size=(10, 3))
     np.testing.assert_allclose(ops.einsum(a, b, c, equation="ij, jk, kl -> li"), (a @ b @ c).T)
     assert parse_equation("ij, jk -> ik") == (("ij", "jk"), "ik")
+
+
+@pytest.mark.parametrize(("count", "equation"), [(1, "ij->i"), (2, "ij,kj->i"), (3, "ij,ij,ij->i")])
+def test_narrow_floats_are_added_up_in_wider_ones(count: int, equation: str) -> None:
+    ones = np.ones((2, 1000), dtype("bf16").numpy)
+    assert (
+        ops.einsum(*[ones] * count, equation=equation)[0]
+        == ops.einsum(*[np.ones((2, 1000))] * count, equation=equation)[0]
+    )
 
 
 def test_gradient_repeats_what_was_summed_in_one_operand_alone() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import broadcastable_shapes
 
 from autoshard import ops
-from autoshard.core.tensortype import TensorType, type_of
+from autoshard.core.tensortype import TensorType, dtype, type_of
 from autoshard.ops.reduce import sum_to
 from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
@@ -96,6 +96,12 @@ def test_cumulative_sums() -> None:
     assert ops.cum_sum(x, reverse=True).tolist() == [7, 6, 4]
     assert ops.cum_sum(x, reverse=True, exclusive=True).tolist() == [6, 4, 0]
     assert ops.cum_sum(x > 1).tolist() == [0, 1, 2]
+
+
+def test_narrow_floats_are_added_up_in_wider_ones() -> None:
+    ones = np.ones((2, 1000), dtype("bf16").numpy)
+    assert ops.cum_sum(ones)[0, -1] == 1000
+    assert float(ops.cum_prod(ones + ones / 128)[0, 99]) == pytest.approx(1.0078125**100, rel=1 / 128)
 
 
 @settings(max_examples=80, deadline=None)
