@@ -389,7 +389,15 @@ def _where_it_works(of: Callable) -> Callable:
     return call
 
 
+def _matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The product; of bools, which torch does not multiply, where any pair is true."""
+    if x.dtype == w.dtype == torch.bool:
+        return torch.matmul(x.float(), w.float()) > 0
+    return torch.matmul(x, w)
+
+
 _UFUNCS: dict[str, Callable] = {
+    "matmul": _matmul,
     "divide": torch.true_divide,
     "equal": torch.eq,
     "power": torch.pow,
