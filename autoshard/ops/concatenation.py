@@ -157,8 +157,8 @@ def _split_sizes(
     if isinstance(sizes, int) and sizes > 0:
         sizes = (sizes,) * (extent // sizes) + ((extent % sizes,) if extent % sizes else ())
     sizes = whole_numbers(sizes, "Split")
-    if sum(sizes) != extent or any(size < 1 for size in sizes):
-        raise ShapeError(f"Split: sizes {sizes} must be positive and add up to {extent}, axis {axis} of {tuple(shape)}")
+    if sum(sizes) != extent or any(size < 0 for size in sizes):
+        raise ShapeError(f"Split: sizes {sizes} must be 0 or more and add to {extent}, axis {axis} of {tuple(shape)}")
     return sizes
 
 

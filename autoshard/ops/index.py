@@ -168,7 +168,7 @@ def gather_grad(g, indices, *, size, axis=0, offset=0, bound=0):
     ends = np.concatenate(([0], np.cumsum(inside)))
     pick = csc_array((np.ones(ends[-1], wide), rows[inside], ends), shape=(size, rows.size))
     # A product with the 0/1 matrix of the picks, which is many times faster than np.add.at.
-    out = pick @ slices.reshape(rows.size, -1).astype(wide, copy=False)
+    out = pick @ slices.reshape(rows.size, math.prod(slices.shape[1:])).astype(wide, copy=False)
     return np.moveaxis(out.reshape((size, *slices.shape[1:])), 0, axis)
 
 

@@ -307,5 +307,5 @@ def layer_norm_param_grad(g, unit, *, begin_norm_axis=-1):
     first = begin_norm_axis % g.ndim
     width = math.prod(g.shape[first:])
     shape = g.shape[first:]
-    g, unit = (widened(one).reshape(-1, width) for one in (g, unit))
+    g, unit = (widened(one).reshape(math.prod(one.shape[:first]), width) for one in (g, unit))
     return np.einsum("mn,mn->n", g, unit).reshape(shape), summed(g, (0,)).reshape(shape)

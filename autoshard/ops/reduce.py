@@ -163,7 +163,7 @@ def sum_to(g: Any, shape: Sequence[int]) -> Any:
         )
     if extra:
         g = reduce_sum(g, axis=tuple(range(extra)))
-    repeated = tuple(i for i, size in enumerate(shape) if size == 1 and sizes[extra + i] > 1)
+    repeated = tuple(i for i, size in enumerate(shape) if size == 1 != sizes[extra + i])
     return reduce_sum(g, axis=repeated, keep_dims=True) if repeated else g
 
 
@@ -299,7 +299,7 @@ def reduce_prod_grad(g, x, *, axis=(), keep_dims=False):
     axes = _axes(axis, x.ndim, "ReduceProdGrad")
     last = tuple(range(x.ndim - len(axes), x.ndim))
     moved = np.moveaxis(x, axes, last)
-    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
+    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], math.prod(x.shape[axis] for axis in axes))
     others = _exclusive(flat) * _exclusive(flat[..., ::-1])[..., ::-1]
     return np.moveaxis(others.reshape(moved.shape), last, axes) * _beside(g, x.ndim, axis, keep_dims)
 

@@ -30,6 +30,7 @@ SAMPLES = (
     Sample(concatenation.split, ("f32[24, 12]",), {"axis": 1, "output_num": 3}),
     Sample(concatenation.split, ("f32[12, 48]",), {"axis": 0, "sizes": (2, 4, 6)}),
     Sample(concatenation.split, ("f32[12, 48]",), {}),
+    Sample(concatenation.split, ("f32[6, 4]",), {"axis": 0, "sizes": (0, 4, 2)}),
     Sample(concatenation.stack, ("f32[24, 8]", "f32[24, 8]", "f32[24, 8]"), {"axis": 1}),
     Sample(concatenation.unstack, ("f32[24, 4, 8]",), {"axis": -2, "num": 4}),
     Sample(slices.strided_slice, ("f32[24, 12, 8]",), {"begin": (0, 2), "end": (24, -1), "strides": (1, 3)}),
