@@ -99,7 +99,7 @@ def _kept(size: int, step: int, pad: tuple[int, int], room: int) -> tuple[slice,
 # -- reduce_window
 
 
-def _scanned(shape: Shape, moves: Sequence[Window]) -> int | None:
+def scanned_dim(shape: Shape, moves: Sequence[Window]) -> int | None:
     """The one dim along which windows reach from an end up to each element; None if there is none, or others move."""
     moving = [dim for dim, move in enumerate(moves) if not move.trivial or move.base != 1]
     if len(moving) != 1:
@@ -173,7 +173,7 @@ def reduce_window(*xs, dimensions, strides=(), base_dilations=(), window_dilatio
 def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     shape, block, layout = placement.operands[0].shape, placement.local_result(), placement.result_layouts[0]
     moves = _pooled(shape, **{name: attrs[name] for name in _MOVES})
-    scanned = _scanned(shape, moves) if len(placement.results) == 1 else None
+    scanned = scanned_dim(shape, moves) if len(placement.results) == 1 else None
     if scanned is not None and layout.parts[scanned] * block[scanned] == shape[scanned]:
         return scan_exchange(
             layout, scanned, shape[scanned], attrs["body"], moves[scanned].high > 0, placement.results[0].dtype

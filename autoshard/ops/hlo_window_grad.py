@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoshard.ops.body import Body
+from autoshard.ops.cumulative import cum_prod_grad
 from autoshard.ops.hlo_convolution import convolution
-from autoshard.ops.hlo_window import Window, reduce_window, select_and_scatter, windows
+from autoshard.ops.hlo_window import Window, reduce_window, scanned_dim, select_and_scatter, windows
 from autoshard.ops.shape import reshape, transpose
 from autoshard.ops.slices import flip
 from autoshard.ops.source import fill
@@ -119,12 +120,25 @@ def _for_window(
 
 @reduce_window.gradient
 def _(g, y, *operands, body, **attrs):
-    if len(operands) != 2 or body.name not in ("add", "max", "min"):
-        raise ShapeError(f"ReduceWindow has a gradient for one operand by add, max or min, not for {body}")
     x = operands[0]
     moves = windows(len(x.shape), "ReduceWindow", **attrs)
+    dim = scanned_dim(tuple(x.shape), moves)
+    if len(operands) == 2 and body.name == "mul" and (dim is not None or all(one.trivial for one in moves)):
+        return g if dim is None else _product_back(g, x, dim, reverse=moves[dim].high > 0), None
+    if len(operands) != 2 or body.name not in ("add", "max", "min"):
+        raise ShapeError(
+            "ReduceWindow has a gradient for one operand by add, max or min, and for cumulative products, not for "
+            f"{len(operands) // 2} by {body.name or 'a function of its own'}"
+        )
     zero = fill(shape=(), value=0.0, dtype=str(x.dtype))
     return (_sum_back if body.name == "add" else _chosen_back)(g, x, zero, moves, body), None
+
+
+def _product_back(g: Any, x: Any, dim: int, reverse: bool) -> Any:
+    """Of products up to each element (with `reverse`, from it on); initial values are 1, as those of JAX."""
+    if not reverse:
+        return cum_prod_grad(g, x, axis=dim)
+    return flip(cum_prod_grad(flip(g, axis=dim), flip(x, axis=dim), axis=dim), axis=dim)
 
 
 def _sum_back(g: Any, x: Any, zero: Any, moves: Sequence[Window], body: Body) -> Any:

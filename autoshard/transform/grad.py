@@ -16,7 +16,7 @@ from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.tensor import Recorder, TracedTensor, snake
 from autoshard.transform.custom_gradient import CustomRule, copy_nodes, is_custom, without_custom_gradients
 from autoshard.transform.simplify import live_nodes, with_nodes
-from autoshard.util.errors import GraphError, NoGradientError, at
+from autoshard.util.errors import GraphError, NoGradientError, ShapeError, at
 from autoshard.util.source import Source
 
 
@@ -216,7 +216,10 @@ class Reverse(Recorder):
         y = tuple(TracedTensor(known.get(value, value), self) for value in node.results)
         single = len(node.results) == 1
         operands = [TracedTensor(known.get(value, value), self) for value in node.operands]
-        grads = node.op.cotangents(g[0] if single else g, y[0] if single else y, operands, node.attrs)
+        try:
+            grads = node.op.cotangents(g[0] if single else g, y[0] if single else y, operands, node.attrs)
+        except ShapeError as error:
+            raise NoGradientError(f"the gradient of {node.label}{at(node.source)}: {error}") from error
         # A gradient that is None for all operands may be said once.
         grads = grads if len(grads) == len(operands) else (*grads, *[None] * (len(operands) - len(grads)))
         return [grads[i] for i in wanted]

@@ -384,6 +384,15 @@ def test_what_has_no_gradient_here_is_said_to_have_one_of_jax() -> None:
     same_state(model)
 
 
+def test_what_has_no_gradient_for_its_attributes_is_told_with_its_line() -> None:
+    def windows(params: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.reduce_window(x @ params["w"], 1.0, jax.lax.mul, (2, 2), (1, 1), "VALID").sum()
+
+    model = ash.from_jax(windows, X, params={"w": floats(1, 8, 6)}, loss="output", optimizer=optax.sgd(0.01))
+    with pytest.raises(GraphError, match=r"reduce_window at .*py:\d+: .* not for 1 by mul; or give .* gradients='jax'"):
+        _ = model.traced
+
+
 def looped(params: Any, x: jax.Array) -> jax.Array:
     return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params["stack"])[0] ** 2).sum()
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.ops import hlo_chlo, hlo_dynamic, hlo_gather, hlo_pointwise, hlo_reduce, hlo_scatter, hlo_shape, hlo_sort
+from autoshard.ops import (
+    hlo_chlo,
+    hlo_dynamic,
+    hlo_gather,
+    hlo_pointwise,
+    hlo_reduce,
+    hlo_scatter,
+    hlo_shape,
+    hlo_sort,
+    hlo_window,
+)
 from autoshard.ops.body import Body
 from autoshard.util.errors import NoGradientError, ShapeError
 from tests.ops.checks import check_gradient
@@ -118,6 +128,14 @@ def test_equal_updates_share_an_extreme_as_in_jax(name):
     found = hlo_scatter.scatter_slices.cotangents(weights, y, arrays, attrs)
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
     np.testing.assert_allclose(found[2], wanted[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "padding"), [(4, (3, 0)), (4, (0, 3)), (1, (0, 0))])
+def test_products_up_to_each_element(size, padding):
+    attrs = {"dimensions": (1, size), "padding": ((0, 0), padding), "body": Body("mul")}
+    x = floats(3, size)
+    x[1, -1] = 0
+    assert check_gradient(hlo_window.reduce_window, [x, np.asarray(1.0)], attrs, constant=(1,)) == 1
 
 
 def test_several_inputs_at_once_are_refused():

@@ -53,7 +53,7 @@ def passes_terms(sample: Sample) -> bool:
     return bool(sample.op.linear) and sample.op.rule(sample.operand_types, sample.attributes).reduction == "sum"
 
 
-@pytest.mark.parametrize("sample", filter(passes_terms, SAMPLES), ids=str)
+@pytest.mark.parametrize("sample", list(filter(passes_terms, SAMPLES)), ids=str)
 def test_terms_of_a_sum_pass_through(sample):
     arrays = sample.arrays(np.random.default_rng(3))
     checked = sum(check_linear(sample.op, arrays, sample.attributes, Mesh.parse(mesh)) for mesh in ("2x4", "6"))
