@@ -205,6 +205,7 @@ def test_what_cannot_be_resumed(target, cli, tmp_path):
         (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--device", "cuda"], "the engine numpy computes on CPUs"),
         (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--stage", "layers.0"], "write PATTERN=S, like"),
         (["--pipeline", "pp", "--mesh", "dp=8"], "no axis 'pp' for stages to lie along"),
+        (["--pipeline", "4", "--mesh", "dp=8"], "of 4 stages name one, as in mesh 'pp=4 dp=2' and pipeline 'pp'"),
         (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--micro-batches", "5"], "which 5 does not divide"),
     ],
 )

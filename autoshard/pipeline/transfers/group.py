@@ -51,8 +51,10 @@ def groups_along(mesh: Mesh, axis: str) -> tuple[RankGroup, ...]:
         MeshError: the mesh has no such axis.
     """
     if axis not in mesh.names:
+        count = axis if axis.isdigit() else 2
         raise MeshError(
-            f"mesh '{mesh}' has no axis {axis!r} for stages to lie along; its axes: {', '.join(mesh.names)}"
+            f"mesh '{mesh}' has no axis {axis!r} for stages to lie along; its axes: {', '.join(mesh.names)}; of "
+            f"{count} stages name one, as in mesh 'pp={count} dp=2' and pipeline 'pp', or let 'auto' search them"
         )
     others = tuple(pair for pair in mesh.axes if pair[0] != axis)
     part = Mesh(others) if others else Mesh.flat(1)
