@@ -71,6 +71,10 @@ def refusal(row: Row) -> str:
     """What a row has that no plan can say yet; empty if nothing."""
     if row.axes.pp * row.chunks > row.model.layers:
         return "more stages than layers"
+    if row.model.heads % row.axes.tp:
+        return "heads that tensor parallelism (tp) does not divide"
+    if row.axes.dp % row.axes.ep:
+        return "experts over devices (ep) that do not divide those that split data (dp)"
     if row.model.builder == "mixture" and not row.model.experts:
         return "a mixture of experts whose sizes are not told"
     if row.axes.cp > 1 and not any(one in row.plan for one in _SEQUENCES):

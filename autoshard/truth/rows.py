@@ -213,8 +213,6 @@ def _contradiction(row: Row) -> str:
             f"a global batch of {row.global_batch} is no multiple of {row.micro_batch} sequences on each of "
             f"{row.axes.dp} data-parallel ranks ({each})"
         )
-    if row.axes.dp % row.axes.ep:
-        return f"experts over {row.axes.ep} devices, which do not divide the {row.axes.dp} that split data"
     if why := _experts_contradiction(model):
         return why
     if model.hidden % model.heads and not model.head_width:

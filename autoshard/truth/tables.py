@@ -1,12 +1,12 @@
-"""Tables of known sources as these published them, read as rows: CSV files, known by their header.
+"""Tables of known sources as these published them, read as rows: CSV files, known by their columns, in any order.
 
-| header begins with | source |
+| columns, among others | source |
 |---|---|
-| Parameters (billion) or # GPUs | vTrain (MICRO 2024), on many nodes or one |
-| source,model,layers | papers of Megatron-LM |
-| source,model,gpus | torchtitan |
-| Model,SeqLen (T) | llm-foundry |
-| case,section | SimuMax |
+| # GPUs, tensor parallelism, iteration time (ms) | vTrain (MICRO 2024), on many nodes or one |
+| source, model, hidden, tensor, pipeline | papers of Megatron-LM |
+| source, model, parallel, local_batch | torchtitan |
+| Model, SeqLen (T), MicroBatchSize | llm-foundry |
+| case, real ms | SimuMax |
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from autoshard.truth.cells import Cells, gpu, number, one_of, one_told, text, truth, whole
+from autoshard.truth.known_models import GPT_VOCABULARY, LLAMA, MPT, SIMUMAX
 from autoshard.truth.rows import (
     DecoderModel,
     Measurement,
@@ -29,11 +32,9 @@ from autoshard.truth.rows import (
     checked,
     read_rows,
 )
-from costmodel.json_door import MOST_BYTES, contents
+from costmodel.json_door import MOST_BYTES, contents, with_fields
 
 DATA = Path(__file__).parent / "data"
-Cells = Mapping[str, str]
-_GPT_VOCABULARY, _MPT_VOCABULARY = 51200, 50368
 
 
 def shipped() -> tuple[Path, ...]:
@@ -62,67 +63,80 @@ def load(path: str | Path) -> Table:
     return checked(_read(text, path), str(path))
 
 
-def _read(text: str, path: Path) -> Table:
-    lines = csv.DictReader(io.StringIO(text), strict=True)
+@dataclass(frozen=True)
+class KnownTable:
+    """A kind of table: its source, the columns that it must have, those that it may leave out, and what makes a row."""
+
+    source: RowsSource
+    needed: tuple[str, ...]
+    optional: tuple[str, ...]
+    row: Callable[[Cells], Row | None]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All that are read."""
+        return self.needed + self.optional
+
+
+def _read(content: str, path: Path) -> Table:
+    lines = csv.reader(io.StringIO(content), strict=True)
     try:
-        header = tuple(lines.fieldnames or ())
-        source = next((one for start, one in _SOURCES.items() if header[: len(start)] == start), None)
-        if source is None:
-            known = "; ".join(", ".join(start) for start in _SOURCES)
-            raise RowError(f"{path}: no source publishes tables with the columns {', '.join(header)[:200]!r}; known "
-                           f"ones begin with: {known}")  # fmt: skip
-        of, columns, made = source
-        if missing := [name for name in columns if name not in header]:
-            raise RowError(f"{path}: the column {missing[0]!r} of {of.name} is missing")
-        return Table(of, tuple(_rows(lines, path, made)))
+        header = tuple(" ".join(name.split()) for name in next(lines, ()))
+        known = _known_table(header, path)
+        spelt = {name.lower(): name for name in known.columns}
+        names = [spelt.get(name.lower(), name) for name in header]
+        if twice := [name for name in known.columns if names.count(name) > 1]:
+            raise RowError(f"{path}: the column {twice[0]!r} of {known.source.name} stands there twice")
+        return Table(known.source, tuple(_rows(lines, names, path, known)))
     except csv.Error as error:
         raise RowError(f"{path}, line {lines.line_num}: {error}") from None
 
 
-def _rows(lines: csv.DictReader, path: Path, made: Callable[[Cells], Row | None]) -> Iterator[Row]:
-    for cells in lines:
-        if None in cells or None in cells.values():
-            raise RowError(f"{path}, line {lines.line_num}: it has another number of cells than the header")
+def _known_table(header: Sequence[str], path: Path) -> KnownTable:
+    """The kind of table whose columns these are: all that it needs, and the most of any such kind."""
+    found = {name.lower() for name in header}
+
+    def there(columns: Sequence[str]) -> int:
+        return sum(name.lower() in found for name in columns)
+
+    whole_ones = [one for one in _TABLES if there(one.needed) == len(one.needed)]
+    if whole_ones:
+        return max(whole_ones, key=lambda one: there(one.columns))
+    nearest = max(_TABLES, key=lambda one: there(one.needed) / len(one.needed))
+    if 2 * there(nearest.needed) < len(nearest.needed):
+        known = "; ".join(f"{one.source.name}: {', '.join(one.needed)}" for one in _TABLES)
+        raise RowError(f"{path}: no source publishes tables with the columns {', '.join(header)[:200]!r}; known ones "
+                       f"have those of {known}")  # fmt: skip
+    missing = ", ".join(repr(name) for name in nearest.needed if name.lower() not in found)
+    raise RowError(f"{path}: of the columns of {nearest.source.name} {missing} is missing; the file has "
+                   f"{', '.join(header)[:200]}")  # fmt: skip
+
+
+def _rows(lines: Iterator[list[str]], names: Sequence[str], path: Path, known: KnownTable) -> Iterator[Row]:
+    seen: set[str] = set()
+    for number_of_line, values in _numbered(lines):
+        while len(values) > len(names) and not values[-1].strip():
+            values.pop()
+        if len(values) != len(names):
+            raise RowError(f"{path}, line {number_of_line}: it has another number of cells than the header: "
+                           f"{len(values)}, not {len(names)}")  # fmt: skip
         try:
-            row = made(cells)
+            row = known.row(dict(zip(names, values, strict=True)))
         except ValueError as error:
-            raise RowError(f"{path}, line {lines.line_num}: {error}") from None
-        if row is not None:
-            yield row
+            raise RowError(f"{path}, line {number_of_line}: {error}") from None
+        if row is None:
+            continue
+        if row.id in seen:  # measured twice, or with settings that no column tells
+            row = with_fields(row, id=f"{row.id} (line {number_of_line})")
+        seen.add(row.id)
+        yield row
 
 
-# -- cells
-
-
-def _whole(cells: Cells, name: str) -> int:
-    """A number from 1 up."""
-    text = cells[name].strip()
-    if not re.fullmatch(r"[0-9]{1,15}", text) or not int(text):
-        raise ValueError(f"{name} is {text!r}; it is a whole number from 1 up")
-    return int(text)
-
-
-def _number(cells: Cells, name: str) -> float:
-    """A number above 0."""
-    text = cells[name].strip().rstrip("%")
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{name} is {cells[name]!r}; it is a number above 0")
-    return found
-
-
-def _one_of(cells: Cells, name: str, words: Mapping[str, Any]) -> Any:
-    text = cells[name].strip()
-    if text not in words:
-        raise ValueError(f"{name} is {text!r}; it is one of {', '.join(words)}")
-    return words[text]
-
-
-def _truth(cells: Cells, name: str) -> bool:
-    return _one_of(cells, name, {"True": "yes", "False": ""}) == "yes"
+def _numbered(lines: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """Lines in which something stands, each with its number."""
+    for values in lines:
+        if any(value.strip() for value in values):
+            yield lines.line_num, values  # type: ignore[attr-defined]
 
 
 # -- sources
@@ -132,21 +146,27 @@ def _megatron_plan(axes: ParallelDegrees) -> str:
     return "megatron" if axes.tp > 1 else "data_parallel"
 
 
+def _checked_devices(cells: Cells, axes: ParallelDegrees, column: str) -> None:
+    """Raise ValueError if a column of devices has another number than what they split."""
+    if text(cells, column) and whole(cells, column) != axes.devices:
+        told = f"not {text(cells, column)}, as {column!r} says"
+        raise ValueError(f"tensor, data and pipeline parallelism are {axes.devices} GPUs, {told}")
+
+
 def _vtrain(cells: Cells, recompute: Literal["none", "full"] = "full", inferred: tuple[str, ...] = ()) -> Row:
-    sizes = {name: _whole(cells, column) for name, column in _VTRAIN.items()}
+    sizes = {name: whole(cells, column) for name, column in _VTRAIN.items()}
     axes = ParallelDegrees(dp=sizes["d"], tp=sizes["t"], pp=sizes["p"])
-    if axes.devices != sizes["gpus"]:
-        raise ValueError(f"tensor, data and pipeline parallelism are {axes.devices} GPUs, not {sizes['gpus']}")
+    _checked_devices(cells, axes, _GPUS)
     model = DecoderModel(
-        "gpt", sizes["hidden"], sizes["layers"], sizes["heads"], _GPT_VOCABULARY, dropout=_MEGATRON_DROPOUT
+        "gpt", sizes["hidden"], sizes["layers"], sizes["heads"], GPT_VOCABULARY, dropout=_MEGATRON_DROPOUT
     )
     shape = f"h{model.hidden} l{model.layers} s{sizes['sequence']} b{sizes['batch']}"
     return Row(
-        id=f"vtrain {shape} {sizes['gpus']} gpus {axes} m{sizes['micro']}",
-        table=f"vtrain {shape} {sizes['gpus']} gpus",
+        id=f"vtrain {shape} {axes.devices} gpus {axes} m{sizes['micro']}",
+        table=f"vtrain {shape} {axes.devices} gpus",
         model=model, sequence=sizes["sequence"], hardware="a100-4x200", axes=axes, plan=_megatron_plan(axes),
         global_batch=sizes["batch"], micro_batch=sizes["micro"],
-        measured=Measurement(_number(cells, "iteration time (ms)") / 1e3),
+        measured=Measurement(number(cells, "iteration time (ms)") / 1e3),
         recompute=recompute, precision="f16", attention="apart", fusion="kernels", inferred=("dropout", *inferred),
     )  # fmt: skip
 
@@ -154,40 +174,41 @@ def _vtrain(cells: Cells, recompute: Literal["none", "full"] = "full", inferred:
 def _vtrain_one_node(cells: Cells) -> Row:
     """A row on one node, where nothing is made again: of 8 sequences of 1,024 a layer takes 8.8 ms more if it is 2,048
     wide and not 1,024. Products that are made again have 2.5e12 operations more then, 280e12 a second were nothing else
-    to grow with the width; in all other steps they reach 0.75 of the 312e12 of an A100."""
+    to grow with the width; in all other steps they reach 0.75 of the 312e12 of an A100. On more than one node whole
+    layers are, whether or not the table has a column of parameters."""
+    if whole(cells, "tensor parallelism") * whole(cells, "data parallelism") * whole(cells, "pipeline parallelism") > 8:
+        return _vtrain(cells)
     return _vtrain(cells, "none", ("recompute",))
 
 
 _MEGATRON_DROPOUT = 0.1
 """Of attention weights and of what is added to the residual, Megatron-LM's default."""
+_GPUS = "# GPUs"
 _VTRAIN = {
-    "gpus": "# GPUs", "batch": "global batch", "micro": "micro batch", "hidden": "hidden size",
-    "heads": "attention heads", "layers": "# layers", "sequence": "sequence length", "t": "tensor parallelism",
-    "d": "data parallelism", "p": "pipeline parallelism",
+    "batch": "global batch", "micro": "micro batch", "hidden": "hidden size", "heads": "attention heads",
+    "layers": "# layers", "sequence": "sequence length", "t": "tensor parallelism", "d": "data parallelism",
+    "p": "pipeline parallelism",
 }  # fmt: skip
 
 
 def _megatron(cells: Cells) -> Row:
-    model = DecoderModel(
-        "gpt", _whole(cells, "hidden"), _whole(cells, "layers"), _whole(cells, "heads"), _whole(cells, "vocabulary"),
-        dropout=_MEGATRON_DROPOUT,
-    )  # fmt: skip
-    axes = ParallelDegrees(dp=_whole(cells, "data"), tp=_whole(cells, "tensor"), pp=_whole(cells, "pipeline"))
-    if axes.devices != _whole(cells, "gpus"):
-        raise ValueError(f"tensor, data and pipeline parallelism are {axes.devices} GPUs, not {cells['gpus']}")
-    recompute = _one_of(cells, "recompute", _MEGATRON_RECOMPUTE)
-    sequence, batch, gpus = (_whole(cells, name) for name in ("sequence", "global_batch", "gpus"))
-    parallel = "sequence parallel" in cells["recompute"]
-    known = cells["seconds"].strip()
-    seconds = _number(cells, "seconds") if known else _by_operations(cells, model, sequence, batch, gpus)
+    words = whole(cells, "vocabulary") if text(cells, "vocabulary") else GPT_VOCABULARY
+    hidden, layers, heads = (whole(cells, name) for name in ("hidden", "layers", "heads"))
+    model = DecoderModel("gpt", hidden, layers, heads, words, dropout=_MEGATRON_DROPOUT)
+    axes = ParallelDegrees(dp=whole(cells, "data"), tp=whole(cells, "tensor"), pp=whole(cells, "pipeline"))
+    _checked_devices(cells, axes, "gpus")
+    recompute, plan = one_of(cells, "recompute", _MEGATRON_RECOMPUTE)
+    sequence, batch = whole(cells, "sequence"), whole(cells, "global_batch")
+    told = one_told(cells, ("seconds", "tflops_per_gpu"))
+    seconds = number(cells, told) if told == "seconds" else _by_operations(cells, model, sequence, batch, axes.devices)
+    named = f"{text(cells, 'source')} {text(cells, 'model')}"
     return Row(
-        id=f"{cells['source']} {cells['model']} {axes} {'sp' if parallel else recompute}",
-        table=f"{cells['source']} {cells['model']}",
-        model=model, sequence=sequence, hardware=_one_of(cells, "gpu", _MEGATRON_GPU), axes=axes,
-        plan="megatron_sp" if parallel else _megatron_plan(axes),
-        chunks=_whole(cells, "interleave") if cells["interleave"].strip() else 1,
-        global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measurement(seconds),
-        recompute=recompute, precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
+        id=f"{named} {axes} {'sp' if plan else recompute}", table=named,
+        model=model, sequence=sequence, hardware=gpu(cells, "gpu"), axes=axes, plan=plan or _megatron_plan(axes),
+        chunks=whole(cells, "interleave") if text(cells, "interleave") else 1,
+        global_batch=batch, micro_batch=whole(cells, "micro_batch"), measured=Measurement(seconds),
+        recompute=recompute, precision="f16", attention="apart", fusion="kernels",
+        inferred=("dropout", *(() if text(cells, "vocabulary") else ("vocabulary",))),
     )  # fmt: skip
 
 
@@ -195,37 +216,40 @@ def _by_operations(cells: Cells, model: DecoderModel, sequence: int, batch: int,
     """Seconds of a step of which operations a second are told: Narayanan et al. 2021, equation 2."""
     hidden, layers = model.hidden, model.layers
     more = 1 + sequence / (6 * hidden) + model.vocabulary / (16 * layers * hidden)
-    return 96 * batch * sequence * layers * hidden**2 * more / (gpus * _number(cells, "tflops_per_gpu") * 1e12)
+    return 96 * batch * sequence * layers * hidden**2 * more / (gpus * number(cells, "tflops_per_gpu") * 1e12)
 
 
-_MEGATRON_GPU = {"A100-80GB": "a100", "A100-40GB": "a100-40gb", "H100-80GB": "h100", "H200-141GB": "h200"}
-_MEGATRON_RECOMPUTE = {"full": "full", "none": "none", "sequence parallel and selective": "attention"}
+_Recompute = Literal["none", "attention", "full"]
+_MEGATRON_RECOMPUTE: Mapping[str, tuple[_Recompute, str]] = {
+    "none": ("none", ""), "selective": ("attention", ""), "full": ("full", ""),
+    "sequence parallel": ("none", "megatron_sp"), "sequence parallel and selective": ("attention", "megatron_sp"),
+    "sequence parallel and full": ("full", "megatron_sp"),
+}  # fmt: skip
+"""What is made again, and the plan where it is another one."""
 
 
 def _torchtitan(cells: Cells) -> Row:
-    name = cells["model"]
-    if name not in _LLAMA:
-        raise ValueError(f"model is {name!r}; it is one of {', '.join(_LLAMA)}")
-    parallel = cells["parallel"]
-    parts = {word.lower(): int(size) for word, size in re.findall(r"(FSDP|TP|CP|PP) (\d+)", parallel)}
-    axes = ParallelDegrees(dp=parts.get("fsdp", 1), tp=parts.get("tp", 1), cp=parts.get("cp", 1), pp=parts.get("pp", 1))
-    gpus, batch, sequence = (_whole(cells, one) for one in ("gpus", "local_batch", "sequence"))
-    if axes.devices != gpus:
-        raise ValueError(f"{parallel!r} is {axes.devices} GPUs, not {gpus}")
-    compiled = _one_of(cells, "compile", {"yes": "compiled", "no": "eager"})
+    model = one_of(cells, "model", LLAMA)
+    parallel, name = text(cells, "parallel"), text(cells, "model")
+    axes, chunks, words = _titan_axes(parallel)
+    batch, sequence = whole(cells, "local_batch"), whole(cells, "sequence")
+    if axes.devices != whole(cells, "gpus"):
+        raise ValueError(f"parallel {parallel!r} is {axes.devices} GPUs, not {text(cells, 'gpus')}")
+    compiled = one_of(cells, "compile", {"yes": "compiled", "no": "eager", "True": "compiled", "False": "eager"})
     micro = batch // axes.pp if batch % axes.pp == 0 else batch
-    chunks = 2 if "interleaved" in parallel.lower() else 1
-    turns = " interleaved" * (chunks > 1)
-    rate = _number(cells, "tokens_per_second_per_gpu")
+    rate, peak = number(cells, "tokens_per_second_per_gpu"), text(cells, "memory_gib")
+    again: Mapping[str, Literal["none", "products", "full"]] = {"none": "none", "selective": "products", "full": "full"}
+    kinds: Mapping[str, Literal["bf16", "f8"]] = {"bf16": "bf16", "float8": "f8", "fp8": "f8"}
     return Row(
-        id=f"{cells['source']} {name} {axes} s{sequence} {cells['precision']} {compiled}{turns}",
-        table=f"{cells['source']} {name}",
-        model=_LLAMA[name], sequence=sequence, hardware=_one_of(cells, "gpu", _TITAN_GPU), axes=axes,
+        id=f"{text(cells, 'source')} {name} {axes} s{sequence} {text(cells, 'precision')} {compiled}{words}",
+        table=f"{text(cells, 'source')} {name}",
+        model=model, sequence=sequence, hardware=gpu(cells, "gpu"), axes=axes,
         plan=_titan_plan(axes),
         global_batch=batch * axes.dp, micro_batch=micro,
-        measured=Measurement(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
-        recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
-        precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
+        measured=Measurement(
+            batch * axes.dp * sequence / (rate * axes.devices), number(cells, "memory_gib") if peak else None
+        ),
+        recompute=one_of(cells, "recompute", again), precision=one_of(cells, "precision", kinds),
         loss="parallel" if axes.tp > 1 else "apart",
         reduced="step" if axes.pp > 1 else "micro batch", fusion="inductor" if compiled == "compiled" else "eager",
         overlap=True,
@@ -234,71 +258,116 @@ def _torchtitan(cells: Cells) -> Row:
     )  # fmt: skip
 
 
+def _titan_axes(parallel: str) -> tuple[ParallelDegrees, int, str]:
+    """What splits what, stages of each group, and what a row's name has of it: of "FSDP 8 TP 8 PP 8 Interleaved 1F1B".
+
+    Raises:
+        ValueError: a word that is none of these, or one of them twice.
+    """
+    parts: dict[str, int] = {}
+    for word, size in _TITAN_PART.findall(parallel):
+        axis = "dp" if word.lower() == "fsdp" else word.lower()
+        if axis in parts or not int(size):
+            raise ValueError(f"parallel is {parallel!r}: {word} stands there twice, or over no devices")
+        parts[axis] = int(size)
+    others = [word for word in re.split(r"[\s,+/;-]+", _TITAN_PART.sub(" ", parallel).lower()) if word]
+    if unknown := [word for word in others if word not in _TITAN_WORDS]:
+        raise ValueError(f"parallel is {parallel!r}: {unknown[0]!r} is not known; it is such as "
+                         "'FSDP 8 TP 8 PP 8 Interleaved 1F1B', with TP async, and with CP")  # fmt: skip
+    turns, ahead = any("interleaved" in word for word in others), "async" in parallel.lower()
+    return ParallelDegrees(**parts), 2 if turns else 1, " interleaved" * turns + " async" * ahead
+
+
+_TITAN_PART = re.compile(r"\b(?:async[ -]?)?(FSDP|TP|CP|PP)[ =]*([0-9]{1,9})\b", re.IGNORECASE)
+_TITAN_WORDS = ("async", "asynctp", "tp", "1f1b", "interleaved", "interleaved1f1b")
+
+
 def _titan_plan(axes: ParallelDegrees) -> str:
     """FSDP's; in stages weights are gathered once for all micro batches and gradients reduced once, as it has them."""
     return _plan_of("zero3_keep", axes) if axes.pp > 1 else _plan_of("zero3", axes)
 
 
-_TITAN_GPU = {"H100-96GB-500W": "h100-500w"}
-_LLAMA = {
-    "Llama-3.1-8B": DecoderModel("llama", 4096, 32, 32, 128256, ffn=14336, kv_heads=8),
-    "Llama-3.1-70B": DecoderModel("llama", 8192, 80, 64, 128256, ffn=28672, kv_heads=8),
-    "Llama-3.1-405B": DecoderModel("llama", 16384, 126, 128, 128256, ffn=53248, kv_heads=8),
-}
-
-
 def _llm_foundry(cells: Cells) -> Row:
-    name, sequence, gpus = cells["Model"], _whole(cells, "SeqLen (T)"), _whole(cells, "# GPUs")
-    if name not in _MPT:
-        raise ValueError(f"Model is {name!r}; it is one of {', '.join(_MPT)}")
-    hidden, layers, heads = _MPT[name]
-    batch = _whole(cells, "GlobalBatchSize")
-    micro, times = _whole(cells, "MicroBatchSize"), _whole(cells, "GradAccum")
+    model = one_of(cells, "Model", {**MPT, **{f"mpt-{name}": model for name, model in MPT.items()}})
+    name, sequence, gpus = text(cells, "Model"), whole(cells, "SeqLen (T)"), whole(cells, _GPUS)
+    micro = whole(cells, "MicroBatchSize")
+    told = one_told(cells, ("GlobalBatchSize", "GradAccum"))
+    batch = whole(cells, told) if told == "GlobalBatchSize" else micro * whole(cells, told) * gpus
+    times = whole(cells, "GradAccum") if text(cells, "GradAccum") else batch // (micro * gpus)
     if micro * times * gpus != batch:
         raise ValueError(f"{times} times {micro} sequences on {gpus} GPUs are not GlobalBatchSize {batch}")
-    again = _truth(cells, "Activation Checkpointing")
-    precision = _one_of(cells, "Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "f8", "fp8": "f8"})
-    gpu = _one_of(cells, "GPU", {"h100_80gb": "h100", "a100_80gb": "a100", "a100_40gb": "a100-40gb"})
-    words = f"{name} s{sequence} {gpus} {cells['GPU']}"
+    if text(cells, "Activation CPUOffload") and truth(cells, "Activation CPUOffload"):
+        raise ValueError("Activation CPUOffload is True; it is False: no plan moves activations to the host")
+    again = truth(cells, "Activation Checkpointing")
+    kinds: Mapping[str, Literal["bf16", "f8"]] = {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "f8", "fp8": "f8"}
+    precision, hardware = one_of(cells, "Precision", kinds), gpu(cells, "GPU")
+    words = f"{name} s{sequence} {gpus} {text(cells, 'GPU')}"
     return Row(
-        id=f"llm-foundry {words} m{micro} x{times} {cells['Precision']}",
+        id=f"llm-foundry {words} m{micro} x{times} {text(cells, 'Precision')}",
         table=f"llm-foundry {words}",
-        model=DecoderModel("mpt", hidden, layers, heads, _MPT_VOCABULARY), sequence=sequence, hardware=gpu,
-        axes=ParallelDegrees(dp=gpus), plan=_one_of(cells, "Sharding Strategy", _FSDP), global_batch=batch,
-        micro_batch=micro,
-        # The rate of the whole job is rounded to whole sequences; that of a GPU has four digits.
-        measured=Measurement(batch * sequence / (_number(cells, "Throughput (T/s/GPU)") * gpus)),
+        model=model, sequence=sequence, hardware=hardware,
+        axes=ParallelDegrees(dp=gpus), plan=one_of(cells, "Sharding Strategy", _FSDP), global_batch=batch,
+        micro_batch=micro, measured=Measurement(batch * sequence / _tokens_a_second(cells, gpus, sequence)),
         recompute="full" if again else "none", precision=precision, reduced="micro batch", overlap=True,
         attention="older", inferred=("attention",),
     )  # fmt: skip
 
 
+_RATES = "Throughput (T/s/GPU)", "Throughput (T/s)", "Throughput (S/s)"
+
+
+def _tokens_a_second(cells: Cells, gpus: int, sequence: int) -> float:
+    """Of all GPUs: the rate of the whole job is rounded to whole sequences; that of a GPU has four digits."""
+    told = one_told(cells, _RATES)
+    return number(cells, told) * {_RATES[0]: gpus, _RATES[1]: 1, _RATES[2]: sequence}[told]
+
+
 _FSDP = {"FULL_SHARD": "zero3", "SHARD_GRAD_OP": "zero3_keep"}
-_MPT = {
-    "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
-    "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 48, 56), "70b": (8192, 80, 64),
-}  # fmt: skip
 
 
 def _simumax(cells: Cells) -> Row | None:
-    if cells["status"] != "ok":
+    if text(cells, "status") not in ("ok", ""):
         return None
-    case = cells["case"]
-    found = dict(re.findall(r"(?:^|_)(tp|pp|dp|cp|ep|l|mbc|seq)(\d+)(?=_|$)", case))
-    name = next((one for one in _SIMUMAX if case.startswith(one)), None)
-    if name is None or not {"tp", "pp", "l", "mbc"} <= set(found):
-        raise ValueError(f"case is {case!r}; it begins with one of {', '.join(_SIMUMAX)} and names l, tp, pp and mbc")
-    given = {one: int(found[one]) for one in ("tp", "pp", "dp", "cp", "ep") if one in found}
-    axes = ParallelDegrees(**given)
-    model = _SIMUMAX[name]
+    case = text(cells, "case")
+    model, found, words = _simumax_case(case)
+    axes = ParallelDegrees(**{one: found[one] for one in ("tp", "pp", "dp", "cp", "ep") if one in found})
+    layers, micro, peak = found.get("l", model.layers), found.get("mbs", 1), text(cells, "real alloc GiB")
     return Row(
-        id=f"simumax {case}", table=f"simumax {name} l{found['l']}",
-        model=DecoderModel(**{**_fields(model), "layers": int(found["l"])}), sequence=int(found.get("seq", 4096)),
-        hardware="b200", axes=axes, plan=_plan_of("zero3_keep", axes),
-        global_batch=axes.dp * int(found["mbc"]), micro_batch=1,
-        measured=Measurement(_number(cells, "real ms") / 1e3, _number(cells, "real alloc GiB")),
-        fusion="xla", inferred=("micro_batch", "plan", "fusion"),
+        id=f"simumax {case}", table=f"simumax {' '.join(words[:1])} l{layers}",
+        model=with_fields(model, layers=layers), sequence=found.get("seq", 4096),
+        hardware=gpu(cells, "gpu") if text(cells, "gpu") else "b200", axes=axes, plan=_plan_of("zero3_keep", axes),
+        chunks=found.get("vpp", 1), global_batch=axes.dp * micro * found["mbc"], micro_batch=micro,
+        measured=Measurement(number(cells, "real ms") / 1e3, number(cells, "real alloc GiB") if peak else None),
+        recompute="full" if _FULL in words else "none", precision="f8" if "fp8" in words else "bf16",
+        loss="fused" if "cef" in words else "apart",
+        fusion="xla", inferred=(*(() if "mbs" in found else ("micro_batch",)), "plan", "fusion"),
     )  # fmt: skip
+
+
+def _simumax_case(case: str) -> tuple[DecoderModel, dict[str, int], list[str]]:
+    """The model, the sizes and the words of a case, the name of its model first: of "llama3_70b_l12_tp8_pp1_mbc4_cef".
+
+    Raises:
+        ValueError: another model, a size that is missing, or a word that is not known.
+    """
+    words = case.lower().replace("full_recompute", _FULL).split("_")
+    sizes = {word: match for word in words if (match := _SIMUMAX_SIZE.fullmatch(word))}
+    found = {match[1]: int(match[2]) for match in sizes.values()}
+    others = [word for word in words if word not in sizes]
+    length = next((n for n in range(len(others), 0, -1) if "_".join(others[:n]) in SIMUMAX), 0)
+    if not length or not {"tp", "pp", "mbc"} <= set(found) or not all(found.values()):
+        raise ValueError(f"case is {case!r}; it begins with one of {', '.join(SIMUMAX)} and names tp, pp and mbc")
+    name, rest = "_".join(others[:length]), others[length:]
+    if unknown := [word for word in rest if word not in ("cef", "bf16", "fp8", _FULL)]:
+        raise ValueError(
+            f"case is {case!r}: behind {name} {unknown[0]!r} is not known; there are l, tp, pp, dp, cp, "
+            f"ep, vpp, mbc, mbs, seq with a number, cef, bf16, fp8, full_recompute"
+        )
+    return SIMUMAX[name], found, [name, *rest]
+
+
+_SIMUMAX_SIZE = re.compile(r"(tp|pp|dp|cp|ep|vpp|l|mbc|mbs|seq)([0-9]{1,9})")
+_FULL = "fullrecompute"
 
 
 def _plan_of(zero: str, axes: ParallelDegrees) -> str:
@@ -315,64 +384,41 @@ def _plan_of(zero: str, axes: ParallelDegrees) -> str:
     return "megatron_sp" if axes.tp > 1 else zero
 
 
-def _fields(model: DecoderModel) -> dict:
-    return {name: getattr(model, name) for name in model.__struct_fields__}
-
-
-def _deepseek(hidden: int, heads: int, words: int, experts: int, active: int, inner: int, shared: int) -> DecoderModel:
-    """Of DeepSeek-V2 and what is built like it, by its configuration; dense layers at the front are left out."""
-    return DecoderModel(
-        "mixture", hidden, 1, heads, words, experts=experts, active=active, expert_inner=inner, shared_inner=shared,
-        query_latent=1536, key_latent=512, head_width=128, rotary=64,
-    )  # fmt: skip
-
-
-_SIMUMAX = {
-    "llama3_8b": _LLAMA["Llama-3.1-8B"], "llama3_70b": _LLAMA["Llama-3.1-70B"],
-    "llama3_405b": _LLAMA["Llama-3.1-405B"],
-    "deepseekv2": _deepseek(5120, 128, 102400, 160, 6, 1536, 2 * 1536),
-    "deepseekv3": _deepseek(7168, 128, 129280, 256, 8, 2048, 2048),
-    "kimi": _deepseek(7168, 64, 163840, 384, 8, 2048, 2048),
-    "mixtral": DecoderModel("mixture", 4096, 1, 32, 32000, kv_heads=8, experts=8, active=2, expert_inner=14336),
-    "qwen3_32b": DecoderModel("llama", 5120, 1, 64, 151936, ffn=25600, kv_heads=8, head_width=128),
-    "qwen": DecoderModel(
-        "mixture", 2048, 1, 32, 151936, kv_heads=4, head_width=128, experts=128, active=8, expert_inner=768
-    ),
-}  # fmt: skip
-
 _MIXED = "mixed precision with f32 parameters and Adam"
-_SOURCES: Mapping[tuple[str, ...], tuple[RowsSource, tuple[str, ...], Callable[[Cells], Row | None]]] = {
-    ("Parameters (billion)", "# GPUs"): (
+_TABLES = (
+    KnownTable(
         RowsSource("vtrain", "Bang et al. 2024, vTrain (MICRO), data/ of VIA-Research/vTrain: A100-80GB, 8 a node, "
                "4 x HDR200, Megatron-DeepSpeed", "MIT", "whole layers are made again; " + _MIXED),
-        (*_VTRAIN.values(), "iteration time (ms)"), _vtrain,
+        ("Parameters (billion)", *_VTRAIN.values(), "iteration time (ms)"), (_GPUS,), _vtrain,
     ),
-    ("# GPUs",): (
+    KnownTable(
         RowsSource("vtrain on one node", "the same, on 1 to 8 GPUs of one node", "MIT",
                "exactly linear in micro batches: made from fewer measurements than rows; nothing is made again"),
-        (*_VTRAIN.values(), "iteration time (ms)"), _vtrain_one_node,
+        (*_VTRAIN.values(), "iteration time (ms)"), (_GPUS,), _vtrain_one_node,
     ),
-    ("source", "model", "layers"): (
+    KnownTable(
         RowsSource("megatron", "Narayanan et al. 2021 (SC21), table 1; Korthikanti et al. 2022 (2205.05198), table 5",
                notes=_MIXED),
-        ("hidden", "heads", "vocabulary", "sequence", "gpus", "gpu", "tensor", "pipeline", "interleave", "data",
-         "global_batch", "micro_batch", "recompute", "tflops_per_gpu", "seconds"), _megatron,
+        ("source", "model", "layers", "hidden", "heads", "sequence", "gpu", "tensor", "pipeline", "data",
+         "global_batch", "micro_batch", "recompute"),
+        ("gpus", "vocabulary", "interleave", "tflops_per_gpu", "seconds"), _megatron,
     ),
-    ("source", "model", "gpus"): (
+    KnownTable(
         RowsSource("torchtitan", "pytorch/torchtitan, benchmarks of 2024-12, H100 of 96 GB at 500 W", "BSD-3-Clause",
                "every second product is made again (selective); FlashAttention"),
-        ("gpu", "parallel", "local_batch", "sequence", "recompute", "precision", "compile",
-         "tokens_per_second_per_gpu", "memory_gib"), _torchtitan,
+        ("source", "model", "gpus", "gpu", "parallel", "local_batch", "sequence", "recompute", "precision", "compile",
+         "tokens_per_second_per_gpu"), ("memory_gib",), _torchtitan,
     ),
-    ("Model", "SeqLen (T)"): (
+    KnownTable(
         RowsSource("llm-foundry", "mosaicml/llm-foundry, scripts/train/benchmarking", "Apache-2.0",
                "FSDP, FlashAttention, eager; gradients are reduced after each micro batch"),
-        ("# GPUs", "GPU", "MicroBatchSize", "GradAccum", "GlobalBatchSize", "Throughput (T/s/GPU)", "Precision",
-         "Sharding Strategy", "Activation Checkpointing"), _llm_foundry,
+        ("Model", "SeqLen (T)", _GPUS, "GPU", "MicroBatchSize", "Precision", "Sharding Strategy",
+         "Activation Checkpointing"),
+        ("GradAccum", "GlobalBatchSize", "Activation CPUOffload", *_RATES), _llm_foundry,
     ),
-    ("case", "section"): (
+    KnownTable(
         RowsSource("simumax", "MooreThreads/SimuMax, B200 summary 1.2", "Apache-2.0",
                "milliseconds and allocated GiB that were measured, not simulated"),
-        ("real ms", "real alloc GiB", "status"), _simumax,
+        ("case", "real ms"), ("real alloc GiB", "status", "gpu"), _simumax,
     ),
-}  # fmt: skip
+)  # fmt: skip

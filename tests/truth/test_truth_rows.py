@@ -121,12 +121,23 @@ _PAPERS = (
     "source,model,layers,hidden,heads,vocabulary,sequence,gpus,gpu,tensor,pipeline,interleave,data,global_batch,"
     "micro_batch,recompute,tflops_per_gpu,seconds\n"
 )
+_TITAN = "source,model,gpus,gpu,parallel,local_batch,sequence,recompute,precision,compile,tokens_per_second_per_gpu\n"
+_CASES = "case,real ms\n"
+_FOUNDRY = (
+    "Model,SeqLen (T),# GPUs,GPU,MicroBatchSize,GradAccum,Precision,Sharding Strategy,Activation Checkpointing,"
+    "Activation CPUOffload,Throughput (T/s/GPU)\n"
+)
 BAD_TABLES = {
     "GPUs of a paper": (_PAPERS + "a,b,4,64,4,512,128,16,A100-80GB,2,4,1,1,64,1,full,100,\n", "are 8 GPUs, not 16"),
     "other GPUs": (_PAPERS + "a,b,4,64,4,512,128,8,V100,2,4,1,1,64,1,full,100,\n", "gpu is 'V100'; it is one of A100"),
     "no header": ("", "no source publishes tables"),
     "other header": ("a,b\n1,2\n", "'a, b'"),
-    "column": (_HEADER.replace("# layers,", ""), "the column '# layers'"),
+    "column": (_HEADER.replace("# layers,", ""), "of the columns of vtrain on one node '# layers' is missing"),
+    "column twice": (_HEADER.replace("# GPUs", "# Layers"), "the column '# layers' of vtrain on one node stands there"),
+    "no seconds": (_PAPERS + "a,b,4,64,4,512,128,8,A100-80GB,2,4,1,1,64,1,full,,\n", "seconds and tflops_per_gpu are"),
+    "words of a plan": (_TITAN + "a,Llama-3.1-8B,8,H200,FSDP 8 EP 2,2,8192,full,bf16,no,5000\n", "'ep' is not known"),
+    "a model": (_CASES + "mixtral_9x9b_tp1_pp1_dp8_mbc4,700\n", "behind mixtral '9x9b' is not known"),
+    "on the host": (_FOUNDRY + "7b,2048,8,h100_80gb,4,1,bf16,FULL_SHARD,True,True,9000\n", "Activation CPUOffload is"),
     "short line": (_HEADER + "2,16\n", "line 2: it has another number of cells"),
     "no number": (_HEADER + "2,16,x,1024,16,24,1024,1,1,2,372.1\n", "line 2: micro batch is 'x'"),
     "negative": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,-3\n", "iteration time (ms) is '-3'"),
@@ -134,6 +145,37 @@ BAD_TABLES = {
     "milliseconds": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,0.372\n", "its products alone take"),
     "not a time": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,nan\n", "it is a number above 0"),
 }
+
+
+def test_columns_in_any_order_and_with_others(written):
+    names = ["note", *reversed([name for name in _HEADER.strip().split(",") if name != "# GPUs"])]
+    values = "said by us", "900", "2", "4.0", "2", "1024", "24", "16", " 1024 ", "8", "512"
+    lines = [",".join(f" {name.upper()}" for name in names), ",".join(values)]
+    (row,) = load(written("\n".join([*lines, "," * 10, ""]), "rows.csv")).rows
+    assert (row.axes.devices, row.micro_batch, row.model.hidden, row.measured.seconds) == (16, 8, 1024, 0.9)
+    assert row.recompute == "full", "on two nodes"
+
+
+def test_rows_measured_twice_and_async(written):
+    line = "a,llama 3.1 8b,16,h100,{},2,8192,FULL,float8,True,5000\n"
+    text = _TITAN + "".join(line.format(how) for how in ("FSDP 2 TP 8", "TP=8 FSDP=2", "FSDP 2 AsyncTP 8"))
+    first, second, third = load(written(text, "rows.csv")).rows
+    assert second.id == f"{first.id} (line 3)" and third.id == f"{first.id} async"
+    assert (first.axes.tp, first.measured.peak_gib, first.hardware) == (8, None, "h100")
+
+
+def test_the_longest_name_of_a_model_is_its_own(written):
+    cases = ("mixtral_8x22b_l4_tp1_ep4_pp2_vpp2_dp4_mbc4_mbs2_fp8_full_recompute", "qwen3_32b_tp8_pp1_mbc4_cef")
+    first, second = load(written(_CASES + "".join(f"{case},800\n" for case in cases), "rows.csv")).rows
+    assert (first.model.hidden, first.chunks, first.global_batch, first.micro_batch) == (6144, 2, 32, 2)
+    assert (first.precision, first.recompute, first.loss) == ("f8", "full", "apart")
+    assert (second.model.builder, second.model.layers, second.loss) == ("llama", 64, "fused")
+
+
+def test_rates_of_all_gpus_and_batches_that_follow(written):
+    text = _FOUNDRY.replace("(T/s/GPU)", "(S/s)") + "mpt-7B,2048,8,H100-80GB,4,2,fp8,SHARD_GRAD_OP,yes,no,32\n"
+    (row,) = load(written(text, "rows.csv")).rows
+    assert (row.global_batch, row.measured.seconds, row.plan, row.recompute) == (64, 2.0, "zero3_keep", "full")
 
 
 @pytest.mark.parametrize("name", BAD_TABLES)
