@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -16,12 +18,18 @@ Types = tuple[TensorType, ...]
 
 
 class Literal:
-    """A constant array as a hashable attribute value, compared by content."""
+    """A constant array as a hashable attribute value, compared by content; large ones of one content share an array."""
 
     def __init__(self, array: object) -> None:
-        self.array = np.array(array)
-        self.array.setflags(write=False)
-        self._key = (self.array.shape, str(self.array.dtype), self.array.tobytes())
+        given = np.asarray(array)
+        self._key = (given.shape, str(given.dtype), _content(given))
+        known = _LARGE.get(self._key)
+        if known is None:
+            known = np.array(array)
+            known.setflags(write=False)
+            if known.nbytes > _SMALL:
+                _LARGE[self._key] = known
+        self.array = known
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self._key == other._key
@@ -31,6 +39,19 @@ class Literal:
 
     def __repr__(self) -> str:
         return f"Literal({type_of(self.array)})"
+
+
+def _content(array: np.ndarray) -> bytes:
+    """What two arrays of a shape and type are equal by: their bytes, of large ones the digest of these."""
+    if array.nbytes <= _SMALL:
+        return array.tobytes()
+    return hashlib.blake2b(memoryview(np.ascontiguousarray(array).view(np.uint8))).digest()
+
+
+_SMALL = 4096
+"""Bytes of arrays that are compared as they are."""
+_LARGE: WeakValueDictionary[tuple, np.ndarray] = WeakValueDictionary()
+"""Arrays of the Literals that there are: layers read the same tables of positions and masks, which lie there once."""
 
 
 @dataclass(frozen=True)

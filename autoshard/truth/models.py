@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,17 @@ class Attention(nn.Cell):
 def _rotated(x: Any) -> Any:
     """Rotary positions (Su et al. 2021): x * cos + (its halves exchanged, the second negated) * sin."""
     length, width = x.shape[-2:]
-    angles = np.outer(np.arange(length), 5e5 ** (-np.arange(width // 2) / (width // 2))).astype(np.float32)
-    cos, sin = (ops.cast(np.tile(of(angles), 2), dtype=dtype(x.dtype).name) for of in (np.cos, np.sin))
+    cos, sin = (ops.cast(table, dtype=dtype(x.dtype).name) for table in _turns(length, width))
     turned = ops.concat(ops.neg(x[..., width // 2 :]), x[..., : width // 2], axis=-1)
     return ops.add(ops.mul(x, cos), ops.mul(turned, sin))
+
+
+@lru_cache(maxsize=1)
+def _turns(length: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines by position and column, of all layers the same arrays: they are large in long sequences."""
+    rates = np.float32(5e5) ** (-np.arange(width // 2, dtype=np.float32) / (width // 2))
+    angles = np.outer(np.arange(length, dtype=np.float32), np.tile(rates, 2))
+    return np.cos(angles), np.sin(angles)
 
 
 def _attention(query: Any, key: Any, value: Any) -> Any:

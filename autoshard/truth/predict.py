@@ -109,10 +109,10 @@ class Predictor:
             return Prediction(row, refused=why)
         try:
             few, more = (self._measures(row, layers) for layers in _depths(row))
+            if row.axes.pp > 1:
+                return self._staged(row, few, more)
         except AutoshardError as error:
             return Prediction(row, refused=f"{row.plan}: {error}")
-        if row.axes.pp > 1:
-            return self._staged(row, few, more)
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
         # What collectives take that are started ahead is no matter of layers: it is that of the few.
         peak = few.peak(row) + times * (more.peak(row, ahead=False) - few.peak(row, ahead=False))

@@ -213,7 +213,7 @@ def _contradiction(row: Row) -> str:
             f"a global batch of {row.global_batch} is no multiple of {row.micro_batch} sequences on each of "
             f"{row.axes.dp} data-parallel ranks ({each})"
         )
-    if why := _experts_contradiction(model):
+    if why := _experts_contradiction(model) or _too_large(row):
         return why
     if model.hidden % model.heads and not model.head_width:
         return f"{model.heads} heads do not divide a hidden size of {model.hidden}"
@@ -241,6 +241,23 @@ def _experts_contradiction(model: DecoderModel) -> str:
     return ""
 
 
+def _too_large(row: Row) -> str:
+    """What of a row is larger than anybody trains; empty if nothing. Tables of positions are made, of others types."""
+    model, samples = row.model, row.micro_batch * row.axes.dp
+    if row.sequence > MOST_TOKENS:
+        return f"sequences of {row.sequence} tokens; they have at most {MOST_TOKENS}"
+    if row.axes.devices > MOST_DEVICES:
+        return f"{row.axes} are {row.axes.devices} devices; there are at most {MOST_DEVICES}"
+    inner = max(model.inner, model.shared_inner, model.vocabulary)
+    weight = model.hidden * max(inner, model.experts * max(1, model.expert_inner))
+    values = samples * row.sequence * max(model.hidden, inner, max(1, model.active) * model.expert_inner)
+    scores = samples * model.heads * row.sequence**2
+    for words, count in (("a weight", weight), ("a value of a micro batch", values), ("its scores", scores)):
+        if count > MOST_ELEMENTS:
+            return f"{words} would have {count} elements; {MOST_ELEMENTS} are the most"
+    return ""
+
+
 def _too_fast(row: Row) -> str:
     """What is wrong with a step that takes less than its products do at the peak of all devices; empty if nothing."""
     model = row.model
@@ -263,3 +280,7 @@ SECONDS = 1e-4, 3600.0
 """Seconds between which a step of training lies: what is outside is a mistake of units."""
 PEAK_GIB = 1024.0
 """GiB that no device has yet."""
+MOST_TOKENS = 2**20
+MOST_DEVICES = 2**20
+MOST_ELEMENTS = 2**53
+"""Of one tensor over all devices: sums of their bytes fit into 64 bits."""

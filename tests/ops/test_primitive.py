@@ -13,6 +13,7 @@ from autoshard import ops
 from autoshard.layout import Layout, Mesh
 from autoshard.mindspore import ops as mindspore_ops
 from autoshard.mindspore.ops.primitive import PRIMITIVES
+from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import operator, operators, remove
 from autoshard.util.errors import ShapeError, StrategyError
 
@@ -220,3 +221,12 @@ def test_an_unknown_name_is_an_attribute_error_with_near_ones() -> None:
     with pytest.raises(AttributeError, match="has no operator 'MatMull'; did you mean .*MatMul"):
         _ = ops.MatMull
     assert not hasattr(ops, "NoSuchThingAtAll")
+
+
+def test_large_constants_of_one_content_share_an_array():
+    table = np.arange(6000, dtype=np.float32).reshape(60, 100)
+    first, second, other = Literal(table), Literal(table.copy()), Literal(table + 1)
+    assert first == second != other and first.array is second.array and hash(first) == hash(second)
+    table[0, 0] = 7
+    assert first.array[0, 0] == 0 and Literal(table) != first
+    assert Literal(table.reshape(100, 60)) != Literal(table) != Literal(table.astype(np.int32))

@@ -95,6 +95,12 @@ BAD_ROWS = {
     "batch": ({"global_batch": 9}, "no multiple of 2 sequences on each of 2"),
     "heads": ({"model": {**ROW["model"], "heads": 3}}, "3 heads do not divide"),
     "groups": ({"model": {**ROW["model"], "kv_heads": 3}}, "3 heads of keys and values do not divide"),
+    "sequence": ({"sequence": 2**40}, "they have at most 1048576"),
+    "devices": ({"axes": {"dp": 2, "pp": 2**40}}, "devices; there are at most 1048576"),
+    "vocabulary": (
+        {"model": {**ROW["model"], "vocabulary": 2**60}},
+        "a weight would have 9223372036854775808 elements",
+    ),
     "recompute": ({"recompute": "some"}, "Invalid enum value 'some'"),
     "builder": ({"model": {**ROW["model"], "builder": "lstm"}}, "Invalid enum value 'lstm'"),
 }
