@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from autoshard.cli.app import DeviceOptions, read_mesh
+from autoshard.cli.progress import note
 from autoshard.cli.target import TargetError, is_module, load_target, prints_apart
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
@@ -223,14 +224,18 @@ class AskedInStages(StageOptions, Asked):
         """The plan of a target: in stages if that is asked for, or where mode "auto" finds such a plan to be faster.
 
         Args:
-            unlike: as `planned_stages` takes them; with one of these mode "auto" plans in one piece.
+            unlike: as `planned_stages` takes them; with one of these mode "auto" plans in one piece, and says so.
         """
         from autoshard.pipeline import plan_auto
 
         if self.stages is not None:
             return self.planned_stages(target, unlike)
-        one_piece = is_module(target) or any(value is not None for value in (unlike or {}).values())
-        return self.planned(target) if one_piece or self.search != AUTO else self._planned_by(plan_auto, target)
+        if is_module(target) or self.search != AUTO:
+            return self.planned(target)
+        if wrong := given_of(unlike or {}):
+            note_one_piece(wrong)
+            return self.planned(target)
+        return self._planned_by(plan_auto, target)
 
     def planned_stages(self, target: str, unlike: Mapping[str, Any] | None = None) -> PlannedPipeline:
         """The plan of a target in stages.
@@ -273,10 +278,19 @@ def check_has_stages(target: str) -> None:
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
 
 
+def given_of(options: Mapping[str, Any]) -> str:
+    """The names of options that are given, as words."""
+    return " and ".join(name for name, value in options.items() if value is not None)
+
+
+def note_one_piece(wrong: str) -> None:
+    """Tell that mode "auto" leaves plans in stages out, for which these options are not."""
+    note(f"{wrong}: not for plans in stages, which mode auto leaves out here")
+
+
 def _refuse(given: Mapping[str, Any]) -> None:
-    wrong = [name for name, value in given.items() if value is not None]
-    if wrong:
-        raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
+    if wrong := given_of(given):
+        raise ContextError(f"{wrong}: not for a plan in stages (--pipeline) yet; leave it out")
 
 
 def _stages(given: Sequence[str]) -> dict[str, int]:

@@ -10,7 +10,8 @@ import typer
 
 from autoshard.cli.app import console
 from autoshard.cli.output import check_file, check_folder, print_json
-from autoshard.cli.planned import AskedInStages, Target, is_whole
+from autoshard.cli.planned import AskedInStages, Target, given_of, is_whole
+from autoshard.cli.progress import note
 from autoshard.cli.records import FilesRecord
 from autoshard.cli.target import TargetError
 from autoshard.util.doing import doing
@@ -79,10 +80,13 @@ def plan(
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     unlike = {"--alternatives": alternatives or None}
     unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
-    planned = asked.found(target, {**unlike, "--sort": sort, "--columns": columns})
+    unlike |= {"--sort": sort, "--columns": columns}
+    planned = asked.found(target, unlike if asked.stages is not None else None)
     if save is not None:
         planned.save(save)
     if not is_whole(planned):
+        if wrong := given_of(unlike):
+            note(f"{wrong}: of the report of a plan in one piece; this plan is in stages, and all of it is told")
         _print_stages(planned, as_json)
         return
     if as_json:

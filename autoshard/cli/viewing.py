@@ -11,7 +11,7 @@ import typer
 
 from autoshard.cli.app import console
 from autoshard.cli.output import check_file, print_json
-from autoshard.cli.planned import AUTO, Asked, AskedInStages, is_whole
+from autoshard.cli.planned import AUTO, Asked, AskedInStages, given_of, is_whole, note_one_piece
 from autoshard.cli.records import ViewRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError, PlanError
@@ -74,6 +74,8 @@ def view(
             planned.view().save(output)
         _report(output, (seconds,), as_json, show)
         return
+    if AUTO in (asked.search, against):
+        note_one_piece(given_of(unlike))
     plans = _plans(targets, against, asked)
     with doing("writing the page" if plotted is None else "drawing"):
         if plotted is None:

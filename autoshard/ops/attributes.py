@@ -45,7 +45,7 @@ def _content(array: np.ndarray) -> bytes:
     """What two arrays of a shape and type are equal by: their bytes, of large ones the digest of these."""
     if array.nbytes <= _SMALL:
         return array.tobytes()
-    return hashlib.blake2b(memoryview(np.ascontiguousarray(array).view(np.uint8))).digest()
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
 
 
 _SMALL = 4096

@@ -67,6 +67,20 @@ def test_mode_auto_looks_at_stages_too(target, cli, hardware, stages):
     assert code == 0 and bool(json.loads(out).get("stages")) is (stages is not None), err
 
 
+def test_how_a_plan_is_shown_does_not_choose_it(target, cli, tmp_path):
+    asked = ["-n", "2", "--mode", "auto", "--hardware", "tpu_v5p"]
+    code, out, err = cli("plan", target, *asked, "--full", "--top", "3")
+    assert code == 2 and "leave --full and --json out" in err
+    code, out, err = cli("plan", target, *asked, "--top", "3", "--sort", "name")
+    assert code == 0 and "stage" in out
+    assert (
+        err == "--top and --sort: of the report of a plan in one piece; this plan is in stages, and all of it is told\n"
+    )
+    page = str(tmp_path / "page.html")
+    code, out, err = cli("view", target, *asked, "--against", "bfs", "-o", page)
+    assert code == 0 and err == "--against: not for plans in stages, which mode auto leaves out here\n"
+
+
 def test_mode_auto_and_stages_on_given_meshes_contradict_each_other(target, cli):
     code, _, err = cli("plan", target, "--mesh", "pp=2,dp=2", "--pipeline", "pp", "--mode", "auto")
     assert code and "'auto' chooses meshes, but those of the stages are given (2 x (dp=2))" in err
