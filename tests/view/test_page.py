@@ -188,6 +188,10 @@ def test_a_narrow_window_scrolls_down_only(browser: Browser, folder: Path):
     try:
         browser.open(_alone(folder))
         assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        widths = browser.run(
+            "return [...document.querySelectorAll('table.plain td:not(.short, .right)')].map((one) => one.offsetWidth)"
+        )
+        assert widths and min(widths) > 60, "names are read by words, not by letters"
     finally:
         browser.driver.set_window_size(wide["width"], wide["height"])
 
