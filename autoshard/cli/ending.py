@@ -11,19 +11,20 @@ import traceback
 from collections.abc import Callable
 
 from autoshard.cli.words import as_options
-from autoshard.util.errors import AutoshardError
+from autoshard.util.errors import AutoshardError, MemoryLimitError
 from autoshard.util.source import location_text
 
 
 def end_on_error(work: Callable[[], object]) -> None:
-    """Do the work, and end the process where it raises: with 2 for wrong use, 1 for what a script raises."""
+    """Do the work, and end the process where it raises: with 2 for wrong use, 1 for what a script raises or a limit
+    of memory that no plan keeps."""
     try:
         work()
     except AutoshardError as error:
         if _debugging():
             raise
         print(f"autoshard: {as_options(str(error))}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, MemoryLimitError) else 2)
     except Exception as error:
         listed = location_text(error, until=False)
         if listed is None and isinstance(error, SyntaxError):  # Python's own words have the place in the user's file

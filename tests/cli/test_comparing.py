@@ -132,4 +132,4 @@ def test_nothing_that_fits_is_an_error(cli):
 
 def test_a_plan_over_the_limit_is_refused(cli):
     code, _, err = cli("plan", FORWARD, "-n", "8", "--memory", "100 B")
-    assert code == 2 and "over the memory limit of 100 B (100 B)" in err
+    assert code == 1 and "over the memory limit of 100 B (100 B)" in err

@@ -50,7 +50,7 @@ def test_explain_of_one_pass_tells_of_rules_alone(cli):
 
 def test_messages_name_options(cli):
     code, _, err = cli("plan", *OVER, "--mode", "bfs", "--memory", "1 KiB")
-    assert code == 2 and err.endswith("; --mode optimal looks for the fastest plan that keeps the limit\n")
+    assert code == 1 and err.endswith("; --mode optimal looks for the fastest plan that keeps the limit\n")
     code, _, err = cli("plan", *OVER, "--dataset-strategy", "half")
     assert code == 2 and "--dataset-strategy is 'half'" in err
     code, _, err = cli("plan", *OVER, "--memory", "much")
