@@ -423,3 +423,8 @@ def test_model_says_what_plan_says():
     assert text.endswith(words.format(line("shard")))
     text = message(lambda: model(full_batch=False).train(1, rows().batch(12)), PlanError)
     assert "splits x: f32[12, 10] as [d, -] into (8, 1) parts, which do not divide it" in text
+
+
+def test_an_input_without_numbers_is_named():
+    told = message(lambda: ash.plan(Net(), (np.array([["a"]]),), devices=2), ShapeError)
+    assert told.startswith("the input 'x' is no array of numbers: unknown element type")

@@ -204,8 +204,16 @@ class TraceRecorder(Recorder):
         return recorder
 
     def data(self, example: Any, name: str) -> TracedTensor:
-        """A data input of the example's type."""
-        return TracedTensor(self.builder.input(_type_of(example), name, DATA), self)
+        """A data input of the example's type.
+
+        Raises:
+            ShapeError: it holds no numbers.
+        """
+        try:
+            of = _type_of(example)
+        except ShapeError as error:
+            raise ShapeError(f"the input {name!r} is no array of numbers: {error}") from None
+        return TracedTensor(self.builder.input(of, name, DATA), self)
 
     # -- names and annotations
 
