@@ -38,7 +38,7 @@ def truth(
         ),
     ] = None,
     explain: Annotated[
-        int, typer.Option("--explain", metavar="N", help="So many of the worst rows, by part.")
+        int, typer.Option("--explain", metavar="N", min=0, help="So many of the worst rows, by part.")
     ] = _WORST,
     limit: Annotated[
         float | None, typer.Option("--limit", metavar="PERCENT", help="Exit code 1 if the median error is larger.")
@@ -60,6 +60,8 @@ def truth(
     if schema:
         typer.echo(json.dumps(rows_schema(), indent=2))
         return
+    if limit is not None and not limit >= 0:
+        raise ContextError(f"--limit is {limit:g}; it is a number of percent from 0 on")
     known = [load(path) for path in tables or shipped()]
     rows = [(one.source.name, row) for one in known for row in one.rows if _wanted(row.id, only)]
     if not rows and only:

@@ -79,7 +79,8 @@ class KnownTable:
 
 
 def _read(content: str, path: Path) -> Table:
-    lines = csv.reader(io.StringIO(content), strict=True)
+    first = content.partition("\n")[0]
+    lines = csv.reader(io.StringIO(content), strict=True, delimiter=max(",;\t", key=first.count))
     try:
         header = tuple(" ".join(name.split()) for name in next(lines, ()))
         known = _known_table(header, path)
@@ -104,7 +105,7 @@ def _known_table(header: Sequence[str], path: Path) -> KnownTable:
         return max(whole_ones, key=lambda one: there(one.columns))
     nearest = max(_TABLES, key=lambda one: there(one.needed) / len(one.needed))
     if 2 * there(nearest.needed) < len(nearest.needed):
-        known = "; ".join(f"{one.source.name}: {', '.join(one.needed)}" for one in _TABLES)
+        known = "; ".join(f"{one.source.name}: {', '.join(one.needed[:4])}, ..." for one in _TABLES)
         raise RowError(f"{path}: no source publishes tables with the columns {', '.join(header)[:200]!r}; known ones "
                        f"have those of {known}")  # fmt: skip
     missing = ", ".join(repr(name) for name in nearest.needed if name.lower() not in found)

@@ -90,3 +90,8 @@ def test_a_file_that_deadlocks_or_says_something_else(cli, tmp_path):
     assert code == 2 and "--stages 3 is given, and" in err and "has 2; leave --stages out" in err
     code, _, err = cli("schedule", str(path), "--chunks", "1")
     assert code == 2 and "says which rank runs which stages" in err
+
+
+def test_actions_of_no_time_have_no_picture(cli):
+    code, out, err = cli("schedule", "gpipe", "--stages", "2", "--micro-batches", "2", "--durations", "0,0,0")
+    assert (code, err) == (0, "") and "all actions take 0 s" in out and "step    0 s" in out

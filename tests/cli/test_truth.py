@@ -48,6 +48,8 @@ def test_schema(cli):
         (("none.json",), "there is no measured step in none.json"),
         (("nowhere.csv",), "cannot read the measured steps nowhere.csv"),
         (("--only", "no such row"), "no measured step has 'no such row'"),
+        (("--limit", "nan"), "--limit is nan; it is a number of percent from 0 on"),
+        (("--explain", "-1"), "Invalid value for '--explain'"),
         (("--hardware", "h100"), "write NAME=FILE.json"),
         (("--hardware", "h100=nothing"), "no hardware preset 'nothing'"),
     ],

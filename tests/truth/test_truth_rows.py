@@ -175,6 +175,7 @@ def test_the_longest_name_of_a_model_is_its_own(written):
     first, second = load(written(_CASES + "".join(f"{case},800\n" for case in cases), "rows.csv")).rows
     assert (first.model.hidden, first.chunks, first.global_batch, first.micro_batch) == (6144, 2, 32, 2)
     assert (first.precision, first.recompute, first.loss) == ("f8", "full", "apart")
+    assert load(written(f"{_CASES}{cases[0]},800\n".replace(",", ";"), "rows.csv")).rows == (first,)
     assert (second.model.builder, second.model.layers, second.loss) == ("llama", 64, "fused")
 
 

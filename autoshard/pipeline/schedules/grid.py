@@ -28,8 +28,10 @@ def grid(line: ScheduleTimeline) -> str:
     rank has several stages, each action names its own, as in `4F0`.
 
     Raises:
-        ScheduleError: the picture would be wider than MOST_COLUMNS.
+        ScheduleError: the picture would be wider than MOST_COLUMNS, or nothing takes any time.
     """
+    if not line.makespan:
+        raise ScheduleError("all actions take 0 s, of which there is no picture")
     unit = _unit(line)
     rounded = line.makespan / unit > MOST_COLUMNS
     if rounded:
