@@ -94,3 +94,14 @@ def test_least_sum_is_the_least_of_all(problem, gap, width, small):
     if width == 1000:
         assert (found.choice is not None) == (best <= gap)
         assert found.choice is None or found.cost == pytest.approx(best)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 12))
+def test_of_too_many_rows_the_first_of_the_cheapest_stay(costs, width):
+    """As a stable sort has them; what is given up costs at least `beyond`."""
+    joins = sparse.RowJoins([30], 3, width, lambda: False)
+    cost = np.array(costs, dtype=float)
+    good = np.flatnonzero(cost <= 3)
+    order = good[np.argsort(cost[good], kind="stable")]
+    np.testing.assert_array_equal(joins._kept(cost, good), np.sort(order[:width]))
+    assert joins.beyond == (cost[order[width]] if len(order) > width else np.inf)

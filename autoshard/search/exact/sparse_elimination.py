@@ -82,9 +82,12 @@ class RowJoins:
         width = 64 if self.stop() else self.width
         if len(good) <= width:
             return good
-        order = np.argsort(cost[good], kind="stable")
-        self.beyond = min(self.beyond, float(cost[good[order[width]]]))
-        return np.sort(good[order[:width]])
+        found = cost[good]
+        first = np.partition(found, width)[width]  # of what is given up
+        self.beyond = min(self.beyond, float(first))
+        keep = found < first
+        keep[np.flatnonzero(found == first)[: width - int(keep.sum())]] = True
+        return good[keep]
 
     def minimized(self, v: int, total: RowTable) -> tuple[Scope, np.ndarray, np.ndarray, np.ndarray]:
         """Over v: the variables around it, the combinations of these, and for each the best of v and its cost."""
