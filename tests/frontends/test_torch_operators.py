@@ -320,12 +320,35 @@ def test_norms_and_losses(shape: tuple[int, ...]) -> None:
             "space": lambda x, w, t: F.cross_entropy(x, torch.zeros_like(x[:, 0]).long()),
             "shares": lambda x, w, t: F.cross_entropy(x[:, 0], x.detach()[:, 1].softmax(-1)),
             "smooth": lambda x, w, t: F.cross_entropy(x[:, 0], t, label_smoothing=0.2, ignore_index=1),
+            "smooth weighted": lambda x, w, t: F.cross_entropy(x[:, 0], t, w.detach().abs() + 0.1, label_smoothing=0.2),
+            "smooth weighted space": lambda x, w, t: F.cross_entropy(
+                x,
+                (x > 0).long()[:, 0],
+                x.detach()[0, :, 0].abs(),
+                ignore_index=1,
+                label_smoothing=0.3,
+                reduction="none",
+            ),
+            "shares weighted": lambda x, w, t: F.cross_entropy(
+                x, x.detach().roll(1, 0).softmax(1), x.detach()[0, :, 0].abs(), label_smoothing=0.2
+            ),
             "mse": lambda x, w, t: F.mse_loss(x, x * 2 + 1),
             "l1": lambda x, w, t: F.l1_loss(x, x * 2 + 1),
         },
         x,
         w,
         target,
+    )
+    labels = torch.arange(c).repeat(a + 1, 1) - 1  # what follows the first -1 is no label
+    labels = torch.cat([labels[:1], labels[1:].flip(1)])
+    check_gradients(
+        {
+            "labels": lambda x, t: F.multilabel_margin_loss(x, t),
+            "labels of one": lambda x, t: F.multilabel_margin_loss(x[-1], t[-1]),
+            "labels of each": lambda x, t: F.multilabel_margin_loss(x, t.roll(1, 1), reduction="none"),
+        },
+        apart(a + 1, c),
+        labels,
     )
     check_gradients({"softly": lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).float())}, x)
 

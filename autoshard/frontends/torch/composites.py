@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
+from autoshard.frontends.torch.norm import reduced
 from autoshard.frontends.torch.pointwise import as_type, binary, inside
 from autoshard.frontends.torch.shapes import spread
-from autoshard.frontends.torch.table import TABLE, Call, axis, do, number, translates
+from autoshard.frontends.torch.table import TABLE, Call, axis, cast, do, number, translates
 from autoshard.frontends.torch.window import convolved
 
 
@@ -163,7 +165,23 @@ def _(call: Call, x: Any, target: Any, weight: Any = None, reduction: int = 1) -
         of_target = do(ops.mul, cotangent, do(ops.sub, no, yes))
         made = do(ops.custom_gradient, loss, x, target, cotangent, slope, of_target, outputs=1, inputs=2)
         loss = made[0] if isinstance(made, tuple | list) else made
-    loss = loss if weight is None else do(ops.mul, loss, weight)
-    if not reduction:
-        return loss
-    return do(ops.reduce_mean if reduction == 1 else ops.reduce_sum, loss, axis=tuple(range(len(loss.shape))))
+    return reduced(loss if weight is None else do(ops.mul, loss, weight), reduction)
+
+
+@translates("aten.multilabel_margin_loss.default")
+def _(call: Call, x: Any, target: Any, reduction: int = 1) -> Any:
+    """By [batch, label, class]. torch's own decomposition takes what follows the first -1 for class 0."""
+    size, zero = x.shape[-1], number(0, call.dtype)
+    rows = (-1, 1, size)
+    x, target = do(ops.reshape, x, shape=rows), do(ops.reshape, target, shape=(-1, size, 1))
+    ends = cast(do(ops.less, target, number(0, dtype(target.dtype))), call.dtype)
+    named = do(ops.equal, do(ops.cum_sum, ends, axis=1), zero)
+    place = do(ops.reshape, target, shape=(-1, size))
+    of_class = do(ops.one_hot, place, depth=size, on_value=1, off_value=0, dtype=call.dtype.name)
+    of_class = do(ops.mul, of_class, cast(named, call.dtype))
+    other = do(ops.equal, do(ops.reduce_sum, of_class, axis=(1,), keep_dims=True), zero)
+    of_label = do(ops.reduce_sum, do(ops.mul, of_class, x), axis=(2,), keep_dims=True)
+    margin = do(ops.relu, do(ops.scalar_add, do(ops.sub, x, of_label), addend=1.0))
+    margin = do(ops.select, do(ops.logical_and, named, other), margin, zero)
+    loss = do(ops.scalar_mul, do(ops.reduce_sum, margin, axis=(1, 2)), factor=1 / size)
+    return reduced(loss, reduction) if reduction else do(ops.reshape, loss, shape=call.shape)

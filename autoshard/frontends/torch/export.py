@@ -37,6 +37,7 @@ from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "silu", "rms_norm", "einsum", "softplus", "one_hot",
     "_safe_softmax", "index_fill", "std", "std_mean", "log_sigmoid", "binary_cross_entropy", "hardtanh", "relu6",
+    "multilabel_margin_loss",
     "sinc", "special_log_ndtr", "special_ndtri", "special_erfcx", "special_airy_ai", "special_i0e", "special_i1",
     "special_i1e", "special_spherical_bessel_j0",
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",

@@ -177,16 +177,24 @@ def _likelihood(
 ) -> tuple[Any, Any]:
     """-x at the target's class, over rows whose target is not `ignore`; and the sum of the rows' weights.
 
-    Of the loss a share of `smoothing` is spread over all classes (Szegedy et al. 2016, section 7).
+    Of the loss a share of `smoothing` is spread over all classes (Szegedy et al. 2016, section 7), each by its weight.
     """
     channel = 1 if len(x.shape) > 1 else 0
     counts, index = _counted(target, ignore)
     picked = do(ops.gather_d, x, do(ops.expand_dims, index, axis=channel), dim=channel)
     losses = do(ops.neg, do(ops.squeeze, picked, axis=(channel,)))
-    if smoothing:
-        evenly = do(ops.scalar_mul, do(ops.reduce_mean, x, axis=(channel,)), factor=-smoothing)
-        losses = do(ops.add, do(ops.scalar_mul, losses, factor=1 - smoothing), evenly)
-    return _averaged(losses, counts, index, weight, reduction)
+    if not smoothing:
+        return _averaged(losses, counts, index, weight, reduction)
+    evenly = do(ops.reduce_mean, _by_class(x, weight, channel), axis=(channel,))
+    evenly = do(ops.scalar_mul, evenly, factor=-smoothing)
+    return _averaged(do(ops.scalar_mul, losses, factor=1 - smoothing), counts, index, weight, reduction, evenly)
+
+
+def _by_class(x: Any, weight: Any, channel: int) -> Any:
+    """x, times the weights of its classes if there are any."""
+    if weight is None:
+        return x
+    return do(ops.mul, x, do(ops.reshape, weight, shape=(-1, *(1 for _ in x.shape[channel + 1 :]))))
 
 
 def _counted(target: Any, ignore: int) -> tuple[Any, Any]:
@@ -196,12 +204,18 @@ def _counted(target: Any, ignore: int) -> tuple[Any, Any]:
     return counts, do(ops.select, counts, target, number(0, whole))
 
 
-def _averaged(losses: Any, counts: Any, index: Any, weight: Any, reduction: int) -> tuple[Any, Any]:
-    """Losses of the rows that count: each (reduction 0), their mean (1) or sum (2); and the sum of weights."""
-    share = cast(counts, dtype(losses.dtype))
+def _averaged(
+    losses: Any, counts: Any, index: Any, weight: Any, reduction: int, weighted: Any = None
+) -> tuple[Any, Any]:
+    """Losses of the rows that count: each (reduction 0), their mean (1) or sum (2); and the sum of weights.
+
+    Those of `weighted` are added, which have their weights already.
+    """
+    one = share = cast(counts, dtype(losses.dtype))
     if weight is not None:
         share = do(ops.mul, share, do(ops.gather, weight, index, axis=0))
     losses, total = do(ops.mul, losses, share), do(ops.reduce_sum, share)
+    losses = losses if weighted is None else do(ops.add, losses, do(ops.mul, weighted, one))
     if reduction == 0:
         return losses, total
     summed = do(ops.reduce_sum, losses)
@@ -221,12 +235,13 @@ def _(
     """Of [rows, classes] with class numbers in one operator, whose classes ranks may split; else by its parts."""
     channel = 1 if len(x.shape) > 1 else 0
     soft = dtype(target.dtype).is_float
-    if (soft and (smoothing or weight is not None)) or (smoothing and weight is not None):
-        call.refuse("cross_entropy with two of: weights, label_smoothing, targets that are probabilities")
     if soft:
-        parts = do(ops.mul, do(ops.log_softmax, x, axis=channel), cast(target, dtype(x.dtype)))
-        losses = do(ops.neg, do(ops.reduce_sum, parts, axis=(channel,)))
-        return _reduced(losses, reduction)
+        shares = cast(target, dtype(x.dtype))
+        if smoothing:
+            shares = do(ops.scalar_mul, shares, factor=1 - smoothing)
+            shares = do(ops.scalar_add, shares, addend=smoothing / x.shape[channel])
+        parts = do(ops.mul, do(ops.log_softmax, x, axis=channel), _by_class(shares, weight, channel))
+        return reduced(do(ops.neg, do(ops.reduce_sum, parts, axis=(channel,))), reduction)
     if channel == 0 or len(x.shape) > 2 or smoothing:
         logs = do(ops.log_softmax, x, axis=channel)
         return _likelihood(logs, target, weight, reduction, ignore, smoothing)[0]
@@ -237,13 +252,14 @@ def _(
 
 @translates("aten.mse_loss.default")
 def _(call: Call, x: Any, y: Any, reduction: int = 1) -> Any:
-    return _reduced(do(ops.square, do(ops.sub, x, y)), reduction)
+    return reduced(do(ops.square, do(ops.sub, x, y)), reduction)
 
 
 @translates("aten.l1_loss.default")
 def _(call: Call, x: Any, y: Any, reduction: int = 1) -> Any:
-    return _reduced(do(ops.abs, do(ops.sub, x, y)), reduction)
+    return reduced(do(ops.abs, do(ops.sub, x, y)), reduction)
 
 
-def _reduced(losses: Any, reduction: int) -> Any:
+def reduced(losses: Any, reduction: int) -> Any:
+    """Losses by torch's number of a reduction: each (0), their mean (1) or sum (2)."""
     return losses if reduction == 0 else do(ops.reduce_mean if reduction == 1 else ops.reduce_sum, losses)
