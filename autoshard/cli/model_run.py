@@ -22,6 +22,7 @@ from autoshard.cli.kept import keep, parameters_of, take_up
 from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target, prints_apart
+from autoshard.cli.ties import picked_among_equal
 from autoshard.frontends.torch.export import seed_torch
 from autoshard.ir.graph import DATA, Value
 from autoshard.layout.mesh import Mesh
@@ -191,7 +192,11 @@ def run(prepared: Prepared, path: Path) -> int:
     """`run_prepared` of what the file at `path` held."""
     planned, wanted = prepared.planned, prepared.wanted
     before = _values(planned, wanted)
-    given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
+    given = (
+        [np.array(one) for one in planned.traced.inputs(*prepared.inputs)]
+        if wanted is not None and get_rank() == 0
+        else []
+    )
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine, device=prepared.device))
     seconds = perf_counter() - begun
@@ -242,6 +247,7 @@ def _print_outcome(
         agreed = _compared(planned, wanted, outputs, before, given)
         if not prepared.silent:
             _print_agreement(agreed, wanted.whose)
+            _print_ties(planned, agreed, wanted.whose, given)
     found = {**outcome(planned, agreed, seconds), "shapes": shown_types(outputs), "whose": whose}
     found["saved"] = None if saved is None else str(saved)
     path.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
@@ -252,6 +258,13 @@ def _print_agreement(agreed: Agreement, whose: str) -> None:
     for line in agreed.wrong:
         print(f"differs from {whose}: {line}", file=sys.stderr)
     print(f"{agreed}" if agreed.wrong else f"{agreed}\nequal to {whose}")
+
+
+def _print_ties(planned: AnyPlanned, agreed: Agreement, whose: str, given: Sequence[np.ndarray]) -> None:
+    """What differs because values are equal of which a framework picks others."""
+    if agreed.wrong and whose != UNSPLIT:
+        for line in picked_among_equal(planned.traced, given):
+            print(f"note: {line}; which of them is not said, autoshard takes the first", file=sys.stderr)
 
 
 def _compared(

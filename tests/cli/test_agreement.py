@@ -18,6 +18,7 @@ from autoshard.cli import model_run
 from autoshard.cli.agreement import Agreement, compare
 from autoshard.cli.module_run import is_narrow
 from autoshard.cli.rounding import moved_by_rounding
+from autoshard.cli.ties import picked_among_equal
 from autoshard.layout.mesh import Mesh
 from autoshard.transform.train import train_step
 
@@ -133,6 +134,15 @@ def test_rounding_moves_imaginary_parts_too() -> None:
     step = train_step(lambda x: ops.reduce_sum(ops.square(ops.imaginary_part(ops.mul(weight, x)))), adam, x)
     (moved, *_) = moved_by_rounding(step.traced, step.traced.inputs(x), ["weight"])
     assert moved["weight"].dtype == np.float64 and 0 < moved["weight"].max() < 1e-5
+
+
+def test_a_choice_among_equal_values_is_told() -> None:
+    """The first row has two of the second largest element, the other one none that is left out."""
+    x = np.float32([[3, 1, 1, 0], [2, 2, 1, 0]])
+    traced = trace(lambda x: ops.top_k(x, k=2)[0] * ops.top_k(x * 0, k=4)[0].sum() + ops.top_k(x - x, k=3)[0].sum(), x)
+    told = [*picked_among_equal(traced, traced.inputs(x))]
+    assert [line.split(" at ")[0] for line in told] == ["top_k (TopK)", "top_k_2 (TopK)"]
+    assert [line.rpartition("values ")[2] for line in told] == ["in 1 of 2 rows", "in 2 of 2 rows"]
 
 
 def test_rounding_moves_sums_that_cancel_out() -> None:
