@@ -441,7 +441,7 @@ def operator(
         former: keywords that are fields of these values now.
 
     Raises:
-        UnknownNameError: the name is taken.
+        UnknownNameError: the name is taken, or that of an attribute.
 
     >>> import numpy as np
     >>> from autoshard.ops.registry import operator, remove
@@ -466,8 +466,9 @@ def operator(
     def define(run: Callable) -> Operator:
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
-        _REGISTRY[name] = Operator(name, run, options)
-        return _REGISTRY[name]
+        if "of" in (made := Operator(name, run, options)).attributes:  # texts say types so: k.MatMul(x, w, of="f32")
+            raise UnknownNameError(f"an attribute of operator {name!r} cannot be called 'of'; choose another name")
+        return _REGISTRY.setdefault(name, made)
 
     return define
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard import Parameter, nn, ops, plan
 from autoshard.engines.grid import Grid
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
@@ -14,8 +15,11 @@ from autoshard.engines.rounds import rounds_of
 from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
 from autoshard.layout.mesh import Mesh
+from autoshard.ops.registry import operator
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
+from autoshard.transform.train import train_step
+from autoshard.util.errors import UnknownNameError
 from tests.engines.programs import program_of
 from tests.oracle.many import case
 
@@ -111,3 +115,18 @@ def test_no_rank_sends_twice_in_a_round() -> None:
     for messages in rounds:
         sources, targets = [one[0] for one in messages], [one[1] for one in messages]
         assert len(set(sources)) == len(sources) and len(set(targets)) == len(targets)
+
+
+def test_texts_tell_the_gradient_of_a_bias_of_attention() -> None:
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(2, 2, 6, 4)).astype(np.float32)
+    bias = Parameter(rng.normal(size=(1, 2, 6, 6)).astype(np.float32), name="bias")
+    step = train_step(lambda q: ops.reduce_sum(ops.square(ops.attention(q, q, q, bias)[0])), nn.SGD([bias], 0.1), q)
+    program = plan(step, devices=2).program
+    assert "AttentionMaskGrad(" in write(program).source
+    assert callable(write(program).step)
+
+
+def test_an_attribute_called_as_texts_call_types_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="an attribute of operator 'Odd' cannot be called 'of'"):
+        operator("Odd", rule="... -> ...")(lambda x, *, of=1: x)
