@@ -26,7 +26,6 @@ REFUSALS = {
     "nextafter": "it has no gradient, in torch neither",
     "nn.functional.fractional_max_pool2d": "windows are placed by random numbers",
     "nn.functional.fractional_max_pool3d": "windows are placed by random numbers",
-    "nn.functional.linear_cross_entropy": "weights beside label smoothing or targets that are probabilities",
     "nn.functional.linear_cross_entropy/chunked": _CHUNKED,
     "nn.functional.linear_cross_entropy/chunked_none": _CHUNKED,
     "nonzero": _DATA,

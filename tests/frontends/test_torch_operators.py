@@ -345,6 +345,7 @@ def test_norms_and_losses(shape: tuple[int, ...]) -> None:
         {
             "labels": lambda x, t: F.multilabel_margin_loss(x, t),
             "labels of one": lambda x, t: F.multilabel_margin_loss(x[-1], t[-1]),
+            "label of a number": lambda x, t: F.multilabel_margin_loss(x[-1, -1], t[-1, 0] * 0),
             "labels of each": lambda x, t: F.multilabel_margin_loss(x, t.roll(1, 1), reduction="none"),
         },
         apart(a + 1, c),

@@ -171,7 +171,7 @@ def _(call: Call, x: Any, target: Any, weight: Any = None, reduction: int = 1) -
 @translates("aten.multilabel_margin_loss.default")
 def _(call: Call, x: Any, target: Any, reduction: int = 1) -> Any:
     """By [batch, label, class]. torch's own decomposition takes what follows the first -1 for class 0."""
-    size, zero = x.shape[-1], number(0, call.dtype)
+    size, zero = x.shape[-1] if x.shape else 1, number(0, call.dtype)
     rows = (-1, 1, size)
     x, target = do(ops.reshape, x, shape=rows), do(ops.reshape, target, shape=(-1, size, 1))
     ends = cast(do(ops.less, target, number(0, dtype(target.dtype))), call.dtype)
