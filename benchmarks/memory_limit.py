@@ -52,6 +52,7 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     rows = [row("none", begun, cpu, value=free.value, bound=free.bound, peak=most)]
     begun, cpu = time.perf_counter(), time.process_time()
     search = LagrangianSearch(MemoryRows(factor_graph), most, now() + seconds, work=False)
+    search.know(free.choice)
     search.run()
     assert search.best is not None
     least, bound = search.value * most, search.bound * most

@@ -44,6 +44,8 @@ def solve_within_limit(factor_graph: FactorGraph, limit: int, time_limit: float,
         search.end = now() + 2 / 3 * time_limit
     search.run()
     if search.best is None:
+        for choice in search.choices:
+            least.know(choice)
         refused = _least_of(least, rows, limit, time_limit)
         if least.best is None or int(rows.at(least.best).max()) > limit:
             raise refused
