@@ -105,3 +105,33 @@ def test_of_too_many_rows_the_first_of_the_cheapest_stay(costs, width):
     order = good[np.argsort(cost[good], kind="stable")]
     np.testing.assert_array_equal(joins._kept(cost, good), np.sort(order[:width]))
     assert joins.beyond == (cost[order[width]] if len(order) > width else np.inf)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), min_size=1, max_size=40),
+    st.integers(1, 60),
+    st.sampled_from([3.0, 7.0, 1e9]),
+)
+def test_a_join_makes_no_more_rows_than_there_is_room_for(ours, theirs, most, gap):
+    """All sums below `beyond` are among its rows, and each row is a sum of both that agree."""
+    tables = [
+        sparse.RowTable(
+            (0, 1 + i),
+            np.array([(key, row) for row, (key, _) in enumerate(rows)]),
+            np.array([cost for _, cost in rows], float),
+        )
+        for i, rows in enumerate((ours, theirs))
+    ]
+    joins = sparse.RowJoins([3, 40, 40], gap, 1 << 18, lambda: False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sparse, "MOST_JOINED", most)
+        found = joins.joined(*tables)
+    pairs = [(i, k) for i in range(len(ours)) for k in range(len(theirs)) if ours[i][0] == theirs[k][0]]
+    sums = {(i, k): ours[i][1] + theirs[k][1] for i, k in pairs if ours[i][1] + theirs[k][1] <= gap}
+    columns = [found.scope.index(v) for v in (1, 2)]
+    made = {tuple(row): cost for row, cost in zip(found.rows[:, columns].tolist(), found.cost.tolist(), strict=True)}
+    assert made.items() <= sums.items()
+    assert len(made) <= max(2 * most, len(ours))
+    assert {pair for pair, cost in sums.items() if cost < joins.beyond} <= made.keys()
+    assert len(made) == len(sums) or joins.beyond < np.inf

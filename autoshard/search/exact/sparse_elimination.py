@@ -26,6 +26,10 @@ Scope = tuple[int, ...]
 
 
 KEYS = 1 << 62
+MOST_JOINED = 1 << 23
+"""Rows that a join makes at most, before the cheapest are kept: half a GiB."""
+HALVINGS = 40
+"""Gaps that are tried for one within which there is room for all rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +66,21 @@ class RowJoins:
         present, theirs = np.unique(theirs, return_inverse=True)
         key = np.minimum(np.searchsorted(present, mine), len(present) - 1)
         found = present[key] == mine
-        span = 4 * self.gap or 1.0
+        gap = min(self.gap, float(one.cost.max(initial=0.0) + other.cost.max(initial=0.0)))
+        span = 4 * gap or 1.0
         place = theirs.reshape(-1) + other.cost / span
         order = np.argsort(place, kind="stable")
-        first = np.searchsorted(place[order], key - 0.25)
-        last = np.searchsorted(place[order], key + (self.gap - one.cost) / span + 1e-7)
-        counts = np.where(found, last - first, 0)
+        place = place[order]
+        first = np.searchsorted(place, key - 0.25)
+
+        def within(gap: float) -> np.ndarray:
+            """How many rows each row meets whose sums are within a gap."""
+            last = np.searchsorted(place, key + np.maximum(gap - one.cost, -0.5 * span) / span + 1e-7)
+            return np.where(found, np.maximum(last - first, 0), 0)
+
+        counts = within(gap)
+        if counts.sum() > MOST_JOINED:
+            counts = self._fewer(within, gap)
         place = np.repeat(np.arange(len(mine)), counts)
         inner = order[first[place] + np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)]
         cost = one.cost[place] + other.cost[inner]
@@ -76,6 +89,19 @@ class RowJoins:
         place, inner = place[good], inner[good]
         rows = np.concatenate([one.rows[place], other.rows[inner][:, more]], axis=1)
         return RowTable((*one.scope, *(other.scope[i] for i in more)), rows, cost[good])
+
+    def _fewer(self, within: Callable[[float], np.ndarray], gap: float) -> np.ndarray:
+        """How many rows each row meets where there is no room for all within the gap: those within the widest gap for
+        which there is, and of others at the next one as many for each row as fit."""
+        low, high = 0.0, gap
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if within(middle).sum() > MOST_JOINED else (middle, high)
+        self.beyond = min(self.beyond, low)
+        wide, counts = within(high), within(low)
+        if counts.sum() > MOST_JOINED:  # as many cost nothing
+            counts = np.zeros_like(counts)
+        return np.maximum(counts, np.minimum(wide, max(1, MOST_JOINED // max(1, len(wide)))))
 
     def _kept(self, cost: np.ndarray, good: np.ndarray) -> np.ndarray:
         """Of the rows within the gap, as many as there is room for."""
