@@ -123,7 +123,8 @@ class _AttentionJoiner:
             return None
         for i in (0, 1):
             found = self.chains.forms.over_sum(product.operands[i], product, node.operands[1])
-            if found is not None and _lie_alike(found[1], letters[i], letters[2], moves, found[0].axis):
+            shape = product.operands[i].type.shape
+            if found is not None and _lie_alike(found[1], letters[i], shape, letters[2], moves, found[0].axis):
                 return self.behind(product, i, self.chains.behind(found[0]), node, moves)
         return None
 
@@ -159,16 +160,21 @@ class _AttentionJoiner:
 
 
 def _lie_alike(
-    places: Sequence[int | None], weights: Letters, result: Letters, moves: Sequence[Node], axis: int
+    places: Sequence[int | None],
+    weights: Letters,
+    shape: Sequence[int],
+    result: Letters,
+    moves: Sequence[Node],
+    axis: int,
 ) -> bool:
-    """Whether a sum of weights lies along the dims of a product of them, that `moves` turn, as the weights do."""
+    """Whether a sum of weights of this shape lies along the dims of a product of them, that `moves` turn, as the weights
+    do."""
     for move in moves:
         result = tuple(result[i] for i in move.attrs["perm"])
     if len(places) != len(result) or weights[axis] in result:
         return False
-    return all(place is None or weights[place] == letter for place, letter in zip(places, result, strict=True)) and all(
-        i == axis or i in places for i in range(len(weights))
-    )
+    along = all(place is None or weights[place] == letter for place, letter in zip(places, result, strict=True))
+    return along and all(i == axis or i in places or shape[i] == 1 for i in range(len(weights)))
 
 
 class _FoundAttention:
