@@ -167,7 +167,7 @@ def _lie_alike(
     moves: Sequence[Node],
     axis: int,
 ) -> bool:
-    """Whether a sum of weights of this shape lies along the dims of a product of them, that `moves` turn, as they do."""
+    """Whether a sum of weights of this shape lies along the dims of their product, turned by `moves`, as they do."""
     for move in moves:
         result = tuple(result[i] for i in move.attrs["perm"])
     if len(places) != len(result) or weights[axis] in result:
