@@ -373,10 +373,8 @@ class Operator:
     def evaluate(
         self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any], regions: tuple[Callable, ...] = ()
     ) -> tuple[np.ndarray, ...]:
-        """Run the numpy meaning; results have exactly the inferred types.
-
-        `regions` are the bodies of the node as functions from arrays to a tuple of arrays.
-        """
+        """Run the numpy meaning, with the bodies of the node as functions from arrays to tuples of arrays; results have
+        exactly the inferred types."""
         types = self.result_types(tuple(type_of(array) for array in arrays), attrs)
         results = self.run(*arrays, **attrs, regions=regions) if self.takes_regions else self.run(*arrays, **attrs)
         results = results if isinstance(results, tuple) else (results,)
@@ -456,11 +454,11 @@ def operator(
     flops, spread, storage, filling = with_former(now, former).values()
     spreading = spread if isinstance(spread, Spreading) else Spreading(spread)
     count, imbalance = (flops.count, flops.imbalance) if isinstance(flops, UnequalFlops) else (flops, None)
-    over = None if filling.over is None else tuple(tuple(indices) for indices in filling.over)
+    over = None if filling.over is None else tuple(map(tuple, filling.over))
     options = OperatorOptions(
-        rule, shape, dtype, tuple(tuple(indices) for indices in linear), count, tuple(call),
-        spreading.order, constant, effects, spreading.edges, spreading.foreign, storage.view, storage.scratch,
-        filling.neutral, filling.fills or {}, over, imbalance, frozenset(numbers),
+        rule, shape, dtype, tuple(map(tuple, linear)), count, tuple(call), spreading.order, constant, effects,
+        spreading.edges, spreading.foreign, storage.view, storage.scratch, filling.neutral, filling.fills or {}, over,
+        imbalance, frozenset(numbers),
     )  # fmt: skip
 
     def define(run: Callable) -> Operator:
