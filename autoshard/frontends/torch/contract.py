@@ -113,7 +113,7 @@ def _(
 ) -> Any:
     """softmax(query key^T scale + mask) value; queries that see no key at all give zeros, as in torch.
 
-    One operator; taken apart where weights are dropped, or dims broadcast.
+    One operator; taken apart where dims broadcast.
     """
     mask, sees = attn_mask, None
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -121,8 +121,9 @@ def _(
         mask, sees = _added(call, mask)
     elif mask is not None:
         sees = _seeing(call, mask)
-    if not dropout_p and factor and _is_plain(query, key, value, enable_gqa) and _fits(mask, query, key):
-        found = _attention(query, key, value, mask, factor, is_causal)
+    if dropout_p < 1 and factor and _is_plain(query, key, value, enable_gqa) and _fits(mask, query, key):
+        drops = {"dropout": dropout_p, "seed": call.seed, "counter": call.counter()} if dropout_p else {}
+        found = _attention(query, key, value, mask, factor, is_causal, **drops)
         return found if sees is None else do(ops.select, sees, found, number(0, dtype(found.dtype)))
     if enable_gqa:
         key, value = (_as_many_heads(one, query.shape[-3]) for one in (key, value))
@@ -158,21 +159,24 @@ def _is_plain(query: Any, key: Any, value: Any, grouped: bool) -> bool:
     return len(query.shape) > 2 and leads[0] == leads[1] == leads[2] and min(*query.shape, *key.shape) > 0
 
 
-def _attention(query: Any, key: Any, value: Any, mask: Any, scale: float, causal: bool) -> Any:
+def _attention(
+    query: Any, key: Any, value: Any, mask: Any, scale: float, causal: bool, counter: Any = None, **drops: Any
+) -> Any:
     """Attention; heads that share keys and values are a dim of their own, so that nothing is copied."""
     *lead, heads, length, _ = query.shape
-    groups, attrs, masks = key.shape[-3], {"scale": scale, "causal": causal}, []
+    groups, attrs, masks = key.shape[-3], {"scale": scale, "causal": causal, **drops}, []
+    last = () if counter is None else (counter,)
     if mask is not None:
         masks = [reshaped(mask, (1,) * (len(query.shape) - len(mask.shape)) + tuple(mask.shape))]
     known = _by_places(masks[0], length, key.shape[-2]) if masks and isinstance(masks[0], np.ndarray) else None
     if known is not None and not causal:
         attrs, masks = {**attrs, **known}, []
     if heads == groups:
-        return do(ops.attention, query, key, value, *masks, **attrs)
+        return do(ops.attention, query, key, value, *masks, *last, **attrs)
     asking = reshaped(query, (*lead, groups, heads // groups, length, query.shape[-1]))
     key, value = (reshaped(one, (*lead, groups, 1, *one.shape[-2:])) for one in (key, value))
     masks = [_of_groups(one, groups) for one in masks]
-    found = do(ops.attention, asking, key, value, *masks, **attrs)
+    found = do(ops.attention, asking, key, value, *masks, *last, **attrs)
     return reshaped(found, (*lead, heads, length, value.shape[-1]))
 
 
