@@ -34,13 +34,15 @@ class ScoreMask:
     """What is done to scores: `value` with dims `dims`, times `factor`, is added to them ("add") or taken from them
     ("less"), or hides them where it is False ("seen") or True ("hidden"); they are multiplied by it ("times") or
     divided ("over"); or it is a sink's score. `is_own` says that it is made of the scores themselves, as their largest
-    is."""
+    is; `endless`, that what is hidden becomes minus infinity, all of which have weights that are no numbers. Of weights
+    that are made zero there ("nan") `value` is not read."""
 
     value: Value
     dims: Dims
     kind: str
     factor: float = 1.0
     is_own: bool = False
+    endless: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,19 @@ class ScoreChains:
     def of(self, weights: Value, reader: Node) -> Iterator[ScoreChain]:
         """The chains that end with `weights`, which only `reader` reads."""
         after: list[tuple[Node, int]] = []
+        tests: dict[Node, Value] = {}  # which read what weights are made of, too
         value = weights
-        while (node := self.forms.made(value, (reader,))) is not None:
+        while (node := self.forms.made(value, (reader, *tests))) is not None:
             found = self.forms.found(node)
             if found is not None:
-                yield from self.behind(found, tuple(reversed(after)))
+                if all(one is value for one in tests.values()):
+                    yield from self.behind(found, tuple(reversed(after)))
                 return
-            i = self.passed(node)
+            i, test = self.passed(node), self.forms.testing(node)
             if i is None:
                 return
+            if test is not None:
+                tests[test] = test.operands[0]
             after.append((node, i))
             value, reader = node.operands[i], node
 
@@ -128,7 +134,9 @@ class ScoreChains:
         if node.op.name in (*_PASSED, *_SLICES, "Dropout"):
             return 0
         zeroing = self.forms.zeroing(node)
-        return None if zeroing is None else zeroing[0]
+        if zeroing is None:
+            return None if self.forms.testing(node) is None else 2
+        return zeroing[0]
 
     def back(
         self, value: Value, readers: frozenset[Node], others: tuple[Value, ...] = ()
@@ -205,7 +213,7 @@ class ScoreChains:
                 scores = replace(scores, dropped=DroppedWeights(node, dims))
             elif made is not None:
                 dims = made
-            else:
+            elif not whole or self.forms.testing(node) is None:
                 return None
         return (scores, dims) if whole else None
 
@@ -305,11 +313,13 @@ class ScoreChains:
             other, kind = node.operands[1 - i], "add" if node.op.name == "Add" else "less"
             return ScoreMask(other, dims, kind)
         if node.op.name == "MaskedFill":
-            return ScoreMask(node.operands[1], dims, "hidden") if node.attrs["value"] <= HIDDEN else None
+            fill = node.attrs["value"]
+            return ScoreMask(node.operands[1], dims, "hidden", endless=np.isneginf(fill)) if fill <= HIDDEN else None
         if node.op.name == "Select" and i:
             fill = self.elements.number(node.operands[3 - i])
-            kind = "seen" if i == 1 else "hidden"
-            return ScoreMask(node.operands[0], dims, kind) if fill is not None and fill <= HIDDEN else None
+            if fill is None or fill > HIDDEN:
+                return None
+            return ScoreMask(node.operands[0], dims, "seen" if i == 1 else "hidden", endless=np.isneginf(fill))
         return None
 
     def with_sink(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:

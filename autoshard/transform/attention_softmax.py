@@ -8,6 +8,7 @@ hides, and their sum may have one more, of a score without a value (a sink; 1 is
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ _DEEPEST = 16
 
 
 class ZeroedWeights(NamedTuple):
-    """Where weights are made zero: where `mask` is False ("seen") or True ("hidden")."""
+    """Where weights are made zero: where `mask` is False ("seen") or True ("hidden"), or are no numbers ("nan")."""
 
     mask: Value
     kind: str
@@ -245,13 +246,31 @@ class SoftmaxForms:
     def zeroing(self, node: Node) -> tuple[int, ZeroedWeights] | None:
         """The operand that a node hands on except where a mask makes it zero, the mask, and what that says."""
         if node.op.name == "MaskedFill" and node.attrs["value"] == 0:
-            return 0, ZeroedWeights(node.operands[1], "hidden")
+            return 0, self._zeroed(node.operands[0], node.operands[1], "hidden")
         if node.op.name != "Select":
             return None
         for i, kind in ((1, "seen"), (2, "hidden")):
             if self.elements.number(node.operands[3 - i]) == 0:
-                return i, ZeroedWeights(node.operands[0], kind)
+                return i, self._zeroed(node.operands[i], node.operands[0], kind)
         return None
+
+    def _zeroed(self, weights: Value, mask: Value, kind: str) -> ZeroedWeights:
+        """Where weights are made zero, "nan" if it is where they are no numbers."""
+        test = self.maker(mask)
+        name = "NotEqual" if kind == "hidden" else "Equal"
+        is_nan = test is not None and test.op.name == name and all(one is weights for one in test.operands)
+        return ZeroedWeights(mask, "nan" if is_nan else kind)
+
+    def testing(self, node: Node) -> Node | None:
+        """What tests weights for a node that replaces those which are no numbers, or without end, as no weight is."""
+        found = self.zeroing(node)
+        if found is not None:
+            return self.maker(found[1].mask) if found[1].kind == "nan" else None
+        test = self.maker(node.operands[0]) if node.op.name == "Select" else None
+        if test is None or test.op.name != "Equal":
+            return None
+        end = self.elements.number(test.operands[1])
+        return test if end is not None and math.isinf(end) else None
 
 
 def _along(node: Node, reader: Node) -> SoftmaxForm:

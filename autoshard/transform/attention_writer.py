@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -162,25 +163,43 @@ class AttentionWriter:
         return value if turned is None else self.add(turned, (value,), {})
 
     def seeing(self, scores: ScoreSteps, order: Sequence[DimAtom]) -> tuple[Value | None] | None:
-        """Which queries see any key, where weights are made zero that masks of scores hide: weights of a query that
-        sees none are not, without that. (None,) if all do; None if other weights are made zero."""
-        *_, query, key = order
-        parts = self.parts(scores, key)
-        zeroed = [part for one in scores.zeroed for part in parts_of(one, self.joining.graph)]
-        if not zeroed:
+        """For which queries weights are not made zero, all of them; (None,) if that is no query. Weights that masks of
+        scores hide are zero without that, but for queries that see no key. None if others are made zero, too."""
+        parts = self.parts(scores, order[-1])
+        zeroed = [part for one in scores.zeroed if one.kind != "nan" for part in parts_of(one, self.joining.graph)]
+        if not scores.zeroed:
             return (None,)
-        # What is added may hide keys, too, beside which those that are made zero have weights.
-        if parts is None or scores.sink is not None or not self.are_same(parts, zeroed):
+        if parts is None:
             return None
-        if query.size <= key.size and self.attributes(parts, order) is not None:
-            return (None,)
+        rows = [part for part in zeroed if not _is_along(*part, order[-1])]
+        if len(rows) < len(zeroed):
+            # What is added may hide keys, too, beside which those that are made zero have weights.
+            if scores.sink is not None or not self.are_same(parts, zeroed, rows):
+                return None
+            zeroed = rows if self.see_some(parts, order) else zeroed
+        endless = [part for part in parts if part[0].kind in ADDED or part[0].endless]
+        if len(zeroed) == len(rows) and "nan" in (one.kind for one in scores.zeroed) and scores.sink is None:
+            zeroed += () if self.see_some(endless, order) else endless
+        return self.seen_by_all(zeroed, order)
+
+    def see_some(self, parts: Sequence[Part], order: Sequence[DimAtom]) -> bool:
+        """Whether what these hide is told by places alone, and each query sees a key."""
+        *_, query, key = order
+        return query.size <= key.size and self.attributes(parts, order) is not None
+
+    def seen_by_all(self, parts: Sequence[Part], order: Sequence[DimAtom]) -> tuple[Value | None] | None:
+        """Which queries see a key that none of these hides."""
         seen: Value | None = None
-        for part in zeroed:
-            more = self.extra(*part, order)
+        for mask, spread in parts:
+            more = self.extra(mask, spread, order)
+            if more is not None and mask.kind in ADDED:
+                least = self.add("Fill", (), {"shape": (), "value": -math.inf, "dtype": more.type.dtype.name})
+                more = self.add("Greater", (more, least), {})
             if more is None:
                 return None
             seen = more if seen is None else self.add("LogicalAnd", (seen, more), {})
-        assert seen is not None
+        if seen is None or seen.type.shape[-1] == 1:
+            return (seen,)
         return (self.add("ReduceAny", (seen,), {"axis": (len(order) - 1,), "keep_dims": True}),)
 
     def of_seeing(self, result: Value, seeing: Value | None) -> Value:
@@ -189,9 +208,9 @@ class AttentionWriter:
             return result
         return self.add("Mul", (result, self.add("Cast", (seeing,), {"dtype": result.type.dtype.name})), {})
 
-    def are_same(self, hides: Sequence[Part], zeroed: Sequence[Part]) -> bool:
-        """Whether each of these hides what one of the others does."""
-        both = ((hides, zeroed), (zeroed, hides))
+    def are_same(self, hides: Sequence[Part], zeroed: Sequence[Part], rows: Sequence[Part]) -> bool:
+        """Whether each of these hides what one of the others does; `rows` may make zero what none hides."""
+        both = ((hides, zeroed), ([part for part in zeroed if part not in rows], hides))
         return all(any(self.is_same(part, one) for one in more) for few, more in both for part in few)
 
     def is_same(self, one: Part, other: Part) -> bool:

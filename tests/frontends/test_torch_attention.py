@@ -141,6 +141,20 @@ def zeroed(q, k, v, hidden=None, again=None):
     return scores.softmax(-1).masked_fill(hidden if again is None else again, 0.0) @ repeated(v)
 
 
+def guarded(q, k, v, guard):
+    """One sample sees nothing, and its weights are no numbers but for a guard."""
+    scores = (q @ repeated(k).transpose(-1, -2)).masked_fill(~ALONE[:, None, None], -torch.inf)
+    return guard(scores.softmax(-1)) @ repeated(v)
+
+
+def rows_made_zero(q, k, v, also=True):
+    """What pads a sequence hides keys, and makes the weights of its queries zero."""
+    pad = ~PADDED[:, None, :, None] | ~PADDED[:, None, None]
+    scores = (q @ repeated(k).transpose(-1, -2)).masked_fill(pad if also else ~PADDED[:, None, None], -1e9)
+    zero = pad if also else ~PADDED[:, None, :, None]
+    return scores.softmax(-1).masked_fill(zero, 0.0) @ repeated(v)
+
+
 def added_behind_a_sink(q, k, v):
     scores = q @ repeated(k).transpose(-1, -2)
     scores = torch.cat([scores, torch.full_like(scores[..., :1], 0.3)], -1) - torch.linspace(0, 5, QUERIES)[:, None]
@@ -149,6 +163,7 @@ def added_behind_a_sink(q, k, v):
 
 SEEN = torch.ones(QUERIES, QUERIES).tril()
 PADDED = torch.arange(QUERIES) < torch.tensor([4, 10, 7, 9])[:, None]
+ALONE = PADDED & (torch.arange(BATCH) != 2)[:, None]
 ONE: dict[str, Callable] = {
     "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v)),
     "sdpa, causal": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v), is_causal=True),
@@ -204,6 +219,12 @@ ONE: dict[str, Callable] = {
     "two products": of_two_products,
     "weights made zero": zeroed,
     "causal weights made zero": lambda q, k, v: zeroed(q, k, v, later(QUERIES, QUERIES)),
+    "no numbers made zero": lambda q, k, v: guarded(q, k, v, torch.nan_to_num),
+    "no numbers made zero by hand": lambda q, k, v: guarded(
+        q, k, v, lambda weights: torch.where(weights.isnan(), 0.0, weights)
+    ),
+    "queries and keys of padding": rows_made_zero,
+    "queries of padding": lambda q, k, v: rows_made_zero(q, k, v, also=False),
     "scaled by place": changed(lambda scores: scores * torch.arange(1.0, QUERIES + 1).log1p()[:, None]),
     "by hand, scaled before": lambda q, k, v: by_hand(q * 0.7, repeated(k), repeated(v), scale=1.0),
 }
@@ -221,6 +242,13 @@ APART: dict[str, Callable] = {
     "scaled by place of both": changed(lambda scores: scores * torch.linspace(0.2, 1, 100).reshape(10, 10)),
     "added behind a sink": added_behind_a_sink,
     "other weights made zero": lambda q, k, v: zeroed(q, k, v, later(QUERIES, QUERIES), later(QUERIES, QUERIES).T),
+    "a query that is hidden and weighs keys": lambda q, k, v: zeroed(
+        q, k, v, ~PADDED[:, None, :, None] | ~PADDED[:, None, None], ~PADDED[:, None, None]
+    ),
+    "no numbers of others made zero": lambda q, k, v: guarded(
+        q, k, v.masked_fill(~ALONE[:, None, :, None], 0), lambda weights: weights.masked_fill(
+            torch.where(ALONE[:, None, None], q @ repeated(k).transpose(-1, -2), torch.nan).isnan(), 0)
+    ),
     "weights read twice": lambda q, k, v: (
         lambda weights: weights @ repeated(v) + weights.sum(-1, keepdim=True)
     )(torch.softmax(q @ repeated(k).transpose(-1, -2), -1)),

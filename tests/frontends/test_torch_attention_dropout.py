@@ -31,6 +31,10 @@ class Net(torch.nn.Module):
         q, k, v = self.project(x).reshape(-1, LENGTH, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
         if self.kind == "groups":
             k, v = (one[:, :2].repeat_interleave(3, 1) for one in (k, v))
+        if self.kind == "sdpa, masks":
+            seen = x[:, :, 0] > x[:, :1, 0] * 3  # a sample may see none
+            found = F.scaled_dot_product_attention(q, k, v, seen[:, None, None], dropout_p=0.3)
+            return self.out(found.transpose(1, 2).flatten(2))
         if self.kind == "sdpa":
             return self.out(F.scaled_dot_product_attention(q, k, v, dropout_p=0.3).transpose(1, 2).flatten(2))
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * 0.4 + (self.bias if self.kind == "bias" else 0)
@@ -49,7 +53,7 @@ def steps(kind: str, mesh: str, **options) -> tuple[list[float], dict[str, np.nd
     return losses, {name: np.asarray(value) for name, value in model.state().items()}, names.count("Attention")
 
 
-@pytest.mark.parametrize("kind", ["plain", "groups", "bias", "sdpa"])
+@pytest.mark.parametrize("kind", ["plain", "groups", "bias", "sdpa", "sdpa, masks"])
 def test_one_operator_drops_what_operators_apart_drop(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = [steps(kind, "2", micro_batches=2) if kind == "bias" else steps(kind, "dp=2 tp=3")]
     one += [steps(kind, "4")] if kind == "plain" else []
