@@ -28,8 +28,8 @@ from autoshard.transform.simplify import live_nodes, with_nodes
 def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     """The graph with one operator for each attention; itself if there is none to join.
 
-    The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay:
-    annotated ones.
+    The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay, and
+    so does attention that they are part of: annotated ones.
     """
     names = {value.name for value in (*graph.values, *inner_values(graph))}
     return _joined(graph, keep, names)
@@ -64,10 +64,10 @@ def _with_regions(node: Node, keep: Collection[Node], names: set[str]) -> Node:
 
 class _AttentionJoiner:
     def __init__(self, graph: Graph, keep: Collection[Node], names: set[str]) -> None:
-        elements = ConstantElements(graph)
-        self.joining = Joining(graph, keep, elements, names)
+        elements = ConstantElements(graph, keep)
+        self.joining = Joining(elements, names)
         self.graph, self.keep = graph, keep
-        self.chains = ScoreChains(SoftmaxForms(graph, keep, elements), elements)
+        self.chains = ScoreChains(SoftmaxForms(graph, elements), elements)
 
     def run(self) -> tuple[Node, ...]:
         made = tuple(one for node in self.graph.nodes for one in self.joined(node))

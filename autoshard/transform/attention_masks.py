@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoshard.ir.graph import Graph, Value
+from autoshard.ir.graph import Value
 from autoshard.transform.attention_scores import HIDDEN, ScoreMask
 from autoshard.transform.dim_atoms import DimAtom, Dims, leaves_of, sources_of
 from autoshard.transform.elements import ConstantElements
@@ -52,20 +52,20 @@ class SpreadMask:
 Part = tuple[ScoreMask, SpreadMask]
 
 
-def parts_of(mask: ScoreMask, graph: Graph) -> Iterator[Part]:
+def parts_of(mask: ScoreMask, elements: ConstantElements) -> Iterator[Part]:
     """The masks that hide together what this one hides, each as the smallest tensor that it is spread from."""
     own, rank = mask.value.type, len(mask.dims)
     dims = [None] * (rank - own.rank) + [i if n > 1 else None for i, n in enumerate(own.shape)]
-    yield from _parts(mask, SpreadMask(mask.value, tuple(dims)), graph)
+    yield from _parts(mask, SpreadMask(mask.value, tuple(dims)), elements)
 
 
-def _parts(mask: ScoreMask, spread: SpreadMask, graph: Graph) -> Iterator[Part]:
-    spread = _source(spread, graph)
-    node, _ = graph.producers.get(spread.value, (None, 0))
+def _parts(mask: ScoreMask, spread: SpreadMask, elements: ConstantElements) -> Iterator[Part]:
+    spread = _source(spread, elements)
+    node, _ = elements.producers.get(spread.value, (None, 0))
     if node is not None and (mask.kind, node.op.name) in _SPLITS and node.given_rule is None:
         kind = _SPLITS[mask.kind, node.op.name]
         for one in node.operands:
-            yield from _parts(replace(mask, kind=kind), _of_operand(spread, one), graph)
+            yield from _parts(replace(mask, kind=kind), _of_operand(spread, one), elements)
     else:
         yield replace(mask, value=spread.value), spread
 
@@ -90,10 +90,10 @@ def _of_operand(spread: SpreadMask, operand: Value) -> SpreadMask:
     return SpreadMask(operand, tuple(found))
 
 
-def _source(spread: SpreadMask, graph: Graph) -> SpreadMask:
+def _source(spread: SpreadMask, elements: ConstantElements) -> SpreadMask:
     value, dims = spread.value, spread.dims
-    while value in graph.producers:
-        node, _ = graph.producers[value]
+    while value in elements.producers:
+        node, _ = elements.producers[value]
         if node.op.name not in ("Transpose", "Reshape", "ExpandDims", "Squeeze", "BroadcastInDim", "BroadcastTo"):
             break
         before, after = node.operands[0].type.shape, node.results[0].type.shape

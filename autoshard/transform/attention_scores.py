@@ -6,6 +6,7 @@ keys, what hides scores, and what is added to them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -314,12 +315,12 @@ class ScoreChains:
             return ScoreMask(other, dims, kind)
         if node.op.name == "MaskedFill":
             fill = node.attrs["value"]
-            return ScoreMask(node.operands[1], dims, "hidden", endless=np.isneginf(fill)) if fill <= HIDDEN else None
+            return ScoreMask(node.operands[1], dims, "hidden", endless=fill == -math.inf) if fill <= HIDDEN else None
         if node.op.name == "Select" and i:
             fill = self.elements.number(node.operands[3 - i])
             if fill is None or fill > HIDDEN:
                 return None
-            return ScoreMask(node.operands[0], dims, "seen" if i == 1 else "hidden", endless=np.isneginf(fill))
+            return ScoreMask(node.operands[0], dims, "seen" if i == 1 else "hidden", endless=fill == -math.inf)
         return None
 
     def with_sink(self, scores: ScoreSteps, node: Node, i: int) -> ScoreSteps | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,10 +69,9 @@ class _Shifted(NamedTuple):
 
 @dataclass
 class SoftmaxForms:
-    """Finds softmaxes in a graph; nodes in `keep` are part of none."""
+    """Finds softmaxes in a graph; nodes that `elements` knows none of are part of none."""
 
     graph: Graph
-    keep: Collection[Node]
     elements: ConstantElements
     uses: Counter = field(init=False)
 
@@ -82,16 +81,16 @@ class SoftmaxForms:
 
     def made(self, value: Value, readers: Iterable[Node]) -> Node | None:
         """The node that makes a value which only these nodes read."""
-        if value not in self.graph.producers:
+        node = self.maker(value)
+        if node is None or node.regions or node.given_rule is not None:
             return None
         if self.uses[value] != sum(reader.uses.count(value) for reader in {*readers}):
             return None
-        node, _ = self.graph.producers[value]
-        return None if node in self.keep or node.regions or node.given_rule is not None else node
+        return node
 
     def maker(self, value: Value) -> Node | None:
         """The node that makes a value, whoever reads it."""
-        node, _ = self.graph.producers.get(value, (None, 0))
+        node, _ = self.elements.producers.get(value, (None, 0))
         return node
 
     def found(self, node: Node) -> SoftmaxForm | None:

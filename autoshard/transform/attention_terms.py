@@ -66,7 +66,7 @@ class TermsApart:
     def turned(self, factor: Value) -> Value | None:
         """A factor of weights as one of the product's result; None if it differs along keys."""
         mask = ScoreMask(factor, tuple(() for _ in self.weights), "times")
-        ((_, spread),) = parts_of(mask, self.made.joining.graph)
+        ((_, spread),) = parts_of(mask, self.made.joining.elements)
         own = {letter: i for letter, i in zip(self.weights, spread.dims, strict=True) if i is not None}
         if not own.keys() <= {*self.result}:
             return None

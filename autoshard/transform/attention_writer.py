@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Node, Value
 from autoshard.ops.registry import lookup
 from autoshard.transform.attention_masks import Known, Part, SpreadMask, parts_of, range_of, together
 from autoshard.transform.attention_scores import ADDED, ScoreMask, ScoreProduct, ScoreSteps
@@ -21,10 +21,8 @@ from autoshard.transform.shared_keys import SharedKeys, before_copies
 
 @dataclass
 class Joining:
-    """A graph whose attentions are joined, and what is known of it; nodes in `keep` stay. `names` are taken."""
+    """What is known of a graph whose attentions are joined; `names` are taken."""
 
-    graph: Graph
-    keep: Collection[Node]
     elements: ConstantElements
     names: set[str]
     ranges: Known = field(default_factory=dict)
@@ -67,7 +65,7 @@ class AttentionWriter:
             yield replace(node, results=self.near.results) if node.results == (result,) else node
 
     def maker(self, value: Value) -> Node | None:
-        return self.producers.get(value) or self.joining.graph.producers.get(value, (None, 0))[0]
+        return self.producers.get(value) or self.joining.elements.producers.get(value, (None, 0))[0]
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """The value in another shape, by one reshape for several."""
@@ -79,7 +77,7 @@ class AttentionWriter:
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
         """The value with its dims in another order, by one transpose for several."""
         maker = self.maker(value)
-        if maker is not None and maker.op.name == "Transpose" and maker not in self.joining.keep:
+        if maker is not None and maker.op.name == "Transpose":
             perm, value = [maker.attrs["perm"][i] for i in perm], maker.operands[0]
         return value if list(perm) == [*range(len(perm))] else self.add("Transpose", (value,), {"perm": tuple(perm)})
 
@@ -120,7 +118,7 @@ class AttentionWriter:
         if attributes is None:
             extras += [self.extra(*part, order) for part in parts]
         if isinstance(scores.sink, ScoreMask):
-            extras += [self.extra(*part, order) for part in parts_of(scores.sink, self.joining.graph)]
+            extras += [self.extra(*part, order) for part in parts_of(scores.sink, self.joining.elements)]
         elif scores.sink is not None:
             shape = (1,) * len(order)
             extras.append(self.add("Fill", (), {"shape": shape, "value": scores.sink, "dtype": "f32"}))
@@ -135,7 +133,7 @@ class AttentionWriter:
         query, as their largest, changes no weights but beside a sink; None if it is not the same."""
         found: list[Part] = []
         for i, mask in enumerate(scores.masks):
-            own = [*parts_of(mask, self.joining.graph)]
+            own = [*parts_of(mask, self.joining.elements)]
             is_behind = scores.sink is not None and i >= scores.sunk  # it is added to the sink, too
             if mask.is_own and (i < scores.sunk or any(_is_along(*one, key) for one in own)):
                 return None
@@ -166,7 +164,7 @@ class AttentionWriter:
         """For which queries weights are not made zero, all of them; (None,) if that is no query. Weights that masks of
         scores hide are zero without that, but for queries that see no key. None if others are made zero, too."""
         parts = self.parts(scores, order[-1])
-        zeroed = [part for one in scores.zeroed if one.kind != "nan" for part in parts_of(one, self.joining.graph)]
+        zeroed = [part for one in scores.zeroed if one.kind != "nan" for part in parts_of(one, self.joining.elements)]
         if not scores.zeroed:
             return (None,)
         if parts is None:
@@ -222,7 +220,7 @@ class AttentionWriter:
         """Whether two values are made in the same way of the same ones."""
         if one is other:
             return True
-        nodes = [self.joining.graph.producers.get(value, (None, 0)) for value in (one, other)]
+        nodes = [self.joining.elements.producers.get(value, (None, 0)) for value in (one, other)]
         (left, i), (right, k) = nodes
         if left is None or right is None or not deepest or i != k or left.regions or right.regions:
             return False
@@ -258,7 +256,7 @@ class AttentionWriter:
         """Queries and keys times what their products are multiplied by, which is the same for all keys, or queries."""
         *lead, query, key = order
         for mask in times:
-            for part in parts_of(mask, self.joining.graph):
+            for part in parts_of(mask, self.joining.elements):
                 value = self.extra(*part, order)
                 op = "Mul" if mask.kind == "times" else "Div"
                 is_of_keys = _is_along(*part, key)

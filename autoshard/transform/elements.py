@@ -7,7 +7,7 @@ found element by element.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,11 @@ Index = tuple[np.ndarray, ...]
 
 
 class ConstantElements:
-    """Elements of the values of a graph."""
+    """Elements of the values of a graph; what nodes in `keep` make counts as given."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.producers = graph.producers
+    def __init__(self, graph: Graph, keep: Collection[Node] = ()) -> None:
+        made = graph.producers
+        self.producers = {value: by for value, by in made.items() if by[0] not in keep} if keep else made
         self._constant: dict[Value, bool] = {}
         self._computed: dict[Value, bool] = {}
 
