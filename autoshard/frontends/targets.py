@@ -14,6 +14,7 @@ from autoshard.ir.graph import DATA, Graph
 from autoshard.trace.evaluate import evaluate as evaluate_graph
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.trace.structure import flatten, unflatten
+from autoshard.transform.rewrites import rewritten_trace
 from autoshard.transform.unroll import unrolled
 from autoshard.util.errors import PlanError
 
@@ -25,7 +26,7 @@ def is_torch_model(target: Any) -> bool:
 
 
 def traced_target(target: Any, inputs: Any = (), what: str = "plan") -> Traced:
-    """The graph of a target.
+    """The graph of a target, with one operator for each attention that it writes by hand, but of annotated operators.
 
     Args:
         target: a Cell or a function of tensors; what is traced or imported already; a torch.nn.Module or an exported
@@ -51,7 +52,7 @@ def traced_target(target: Any, inputs: Any = (), what: str = "plan") -> Traced:
         return from_torch(target, () if by_name else tensors, tensors if by_name else None).traced
     if not callable(target):
         raise PlanError(f"{what}: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced")
-    return trace(target, *arguments)
+    return rewritten_trace(trace(target, *arguments))
 
 
 def cuttable_target(target: Any, inputs: Any = ()) -> Traced:

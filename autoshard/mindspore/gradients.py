@@ -24,6 +24,7 @@ from autoshard.trace.parameter import Parameter, activate, active
 from autoshard.trace.tensor import TracedTensor as Symbol
 from autoshard.transform.grad import gradient
 from autoshard.transform.inner_gradient import inner_gradient
+from autoshard.transform.rewrites import rewritten_trace
 from autoshard.util.errors import GraphError
 
 Positions = int | Sequence[int] | None
@@ -168,7 +169,7 @@ class _Differentiated:
         self, fn: Callable, args: Sequence[Any], positions: Sequence[int], weights: Sequence[Parameter], has_aux: bool
     ) -> None:
         self.modes = _modes(fn)
-        forward = trace(fn, *args)
+        forward = rewritten_trace(trace(fn, *args))
         graph = forward.graph
         kept = len(graph.outputs) - len(graph.updates)
         if kept != 1 and not has_aux:

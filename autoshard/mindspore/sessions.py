@@ -40,6 +40,7 @@ from autoshard.trace.function import Traced, trace
 from autoshard.trace.loss_scale import LossScale
 from autoshard.trace.parameter import Parameter, cast_all_to
 from autoshard.transform.micro.statistics import MICRO_BATCH
+from autoshard.transform.rewrites import rewritten_trace
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
 from autoshard.util.files import check_folder_writable, check_writable
@@ -160,7 +161,8 @@ class Sessions:
         """The session for the network's result of such whole inputs."""
         key = (PREDICT, *self._settings_key(), signature(inputs))
         if key not in self._known:
-            self._known[key] = self._session(trace(self.model.network, *inputs), self.comm, False, FULL_BATCH)
+            traced = rewritten_trace(trace(self.model.network, *inputs))
+            self._known[key] = self._session(traced, self.comm, False, FULL_BATCH)
         return self._known[key]
 
     def _session(
@@ -266,10 +268,10 @@ class Sessions:
             found, compared = self._wide(network(*inputs)), self._wide(label)
             return loss_fn(found, compared), found, label
 
-        return trace(named_columns(results, self.model.network, feed.names), *feed.types)
+        return rewritten_trace(trace(named_columns(results, self.model.network, feed.names), *feed.types))
 
     def _trace_loss(self, feed: Feed) -> Traced:
-        return trace(self._objective(feed.names), *feed.types)
+        return rewritten_trace(trace(self._objective(feed.names), *feed.types))
 
     def _wide(self, found: Any) -> Any:
         """What a loss is given: float32, where the network computes in a narrow type."""

@@ -12,6 +12,7 @@ from autoshard.trace.loss_scale import LossScale
 from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import TracedTensor
+from autoshard.transform.attention import joined_attention
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
 from autoshard.transform.micro.loss_pieces import loss_in_pieces
@@ -55,7 +56,7 @@ def train_step(
     micro_batches: int = 1,
     statistics: str = BATCH,
     loss_pieces: int = 1,
-    rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
+    rewrite: Callable[[Graph, Collection[Node]], Graph] | None = joined_attention,
     gradient_scale: float = 1.0,
     loss_scale: LossScale | None = None,
 ) -> TrainStep:
@@ -75,7 +76,8 @@ def train_step(
             each micro batch, as gradient accumulation does.
         loss_pieces: into how many parts the rows of the logits are cut, of which loss and gradients are made one after
             the other, so that logits are never there as a whole: see `transform.micro.loss_pieces`.
-        rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
+        rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated; by
+            default attention becomes one operator. None: it stays as it is written.
         gradient_scale: what gradients are multiplied by before the optimizer has them.
         loss_scale: what the loss is multiplied by before it is differentiated, see `trace.loss_scale`; by default what
             the optimizer was given.
@@ -85,7 +87,7 @@ def train_step(
             batches that do not divide the batch, or an operator that needs all of it at once.
     """
     forward = trace(network, *example_inputs, name=name)
-    graph = rewrite(forward.graph, forward.annotations)
+    graph = forward.graph if rewrite is None else rewrite(forward.graph, forward.annotations)
     forward = replace(forward, graph=graph)
     loss, returned, scaling = graph.outputs[0], _returned(graph), loss_scale or optimizer.scaling
     differentiated = loss

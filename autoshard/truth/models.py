@@ -255,4 +255,5 @@ def step_of(row: Row, layers: int, samples: int) -> TrainStep:
         """Weights that are gathered for both passes are cast once for both."""
         return again is not None and not (node.op.name == "Cast" and node.operands[0].name in weights) and again(node)
 
-    return train_step(network, optimizer, words, words, recompute=None if again is None else made_again)
+    recompute = None if again is None else made_again
+    return train_step(network, optimizer, words, words, recompute=recompute, rewrite=None)

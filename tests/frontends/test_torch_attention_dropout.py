@@ -57,6 +57,7 @@ def steps(kind: str, mesh: str, **options) -> tuple[list[float], dict[str, np.nd
 def test_one_operator_drops_what_operators_apart_drop(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = [steps(kind, "2", micro_batches=2) if kind == "bias" else steps(kind, "dp=2 tp=3")]
     one += [steps(kind, "4")] if kind == "plain" else []
+    one += [steps(kind, "2", micro_batches=2, statistics="micro_batch")] if "," in kind else []
     monkeypatch.setattr(rewrites, "joined_attention", lambda graph, keep=(): graph)
     monkeypatch.setattr(contract, "_is_plain", lambda *operands: False)
     losses, state, count = steps(kind, "1")

@@ -15,7 +15,7 @@ from autoshard.exporters.mindspore import save_checkpoint, shard_lines
 from autoshard.mindspore import nn, ops
 from autoshard.mindspore.planning import with_strategies
 from autoshard.transform import train_step
-from autoshard.util.errors import StrategyError
+from autoshard.util.errors import ShapeError, StrategyError
 
 RNG = np.random.default_rng(2)
 
@@ -100,6 +100,32 @@ CASES: dict[str, tuple[Any, list[np.ndarray], list[tuple]]] = {
     ]),
     "FlashAttentionScore-BSH": (lambda: ops.FlashAttentionScore(6, scale_value=0.5), TOKENS, [((2, 1, 2),) * 3]),
 }  # fmt: skip
+
+
+def masked(made: Any) -> Any:
+    """What hides keys is called last."""
+    return lambda q, k, v, shift, mask: made(q, k, v, shift, None, None, mask)
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSH"])
+def test_masks_of_attention_are_split_as_it_is(layout: str) -> None:
+    """A strategy may name masks, as MindSpore's do, or not; scores lie nowhere."""
+    operands = HEADS if layout == "BNSD" else TOKENS
+    tokens = operands[0].shape[2 if layout == "BNSD" else 1]
+    shift = RNG.normal(size=(1, 6, tokens, tokens)).astype(np.float32)
+    hidden = RNG.uniform(size=(4, 1, tokens, tokens)) > 0.6
+    one = ((2, 2, 1, 1) if layout == "BNSD" else (2, 1, 2),) * 3
+    for mask, strategy in ((hidden, one), (hidden[0, 0].astype(np.uint8), (*one, (1, 2, 1, 1), (1, 1)))):
+        make = ops.FlashAttentionScore(6, scale_value=0.5, input_layout=layout)
+        whole = first(masked(make)(*operands, shift, mask))
+        scores = masked(make.shard(strategy))
+        planned = ash.plan(lambda *xs, by=scores: first(by(*xs)), (*operands, shift, mask), devices=8)
+        (node,) = [node for node in planned.graph.nodes if node.op is make.operator]
+        assert planned.plan.decisions[node].cause.kind == "configured"
+        assert planned.plan.strategy(node).in_strategy[3] == (1, 2, 1, 1)
+        np.testing.assert_allclose(planned.run(*operands, shift, mask), whole, rtol=2e-5, atol=2e-6)
+    with pytest.raises(ShapeError, match=r"attn_mask is \(3, 3\); scores are \(4, 6, "):
+        masked(ops.FlashAttentionScore(6, input_layout=layout))(*operands, shift, hidden[0, 0, :3, :3])
 
 
 def first(result: Any) -> Any:

@@ -193,9 +193,8 @@ def test_finds_megatron(wide):
     for name in ("attention.output", "feed_forward.projection"):
         assert of_weight(wide, f"layer.{name}.matmul") == "-, tp"
     assert of_weight(wide, "head.matmul") == "tp, -"
-    assert [str(one) for one in wide.strategy(wide.graph.node("layer.attention.scores")).result_layouts] == [
-        "-, tp, -, -"
-    ]
+    attention = wide.strategy(wide.graph.node("layer.attention.context"))
+    assert [str(one) for one in attention.result_layouts] == ["-, tp, -, -"]
     # The product itself, or with its bias added on one rank.
     summed = [
         one.value.name.rpartition(".")[0]

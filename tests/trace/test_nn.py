@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from autoshard import nn
+from autoshard import nn, ops, plan
 from autoshard.trace import set_seed, trace
+from autoshard.transform import train_step
 from autoshard.util.errors import ShapeError, UnknownNameError
 from tests.trace.models import Language
 
@@ -143,6 +146,47 @@ def test_with_loss_cell_names() -> None:
     traced = trace(nn.WithLossCell(net, nn.MSELoss()), X, np.zeros((4, 6, 10)))
     assert [node.name for node in traced.graph.nodes] == ["matmul", "bias_add", "loss_fn.mse_loss"]
     assert [value.name for value in traced.graph.inputs] == ["data0", "data1", "weight", "bias"]
+
+
+class Attending(nn.Cell):
+    """Attention and a loss of it; `annotated` is a primitive of the attention, and how it is split."""
+
+    def __init__(self, annotated: str = "", parts: tuple = ()) -> None:
+        super().__init__()
+        self.attention = nn.MultiHeadAttention(12, 6, causal=True, dropout=0.3)
+        if annotated:
+            getattr(self.attention, annotated).shard(parts)
+
+    def construct(self, x: Any) -> Any:
+        return ops.reduce_mean(ops.square(self.attention(x)))
+
+
+def trained(net: nn.Cell, x: np.ndarray, **options: Any) -> tuple[Any, list[np.ndarray]]:
+    """What is planned of a step of training, and what parameters become."""
+    net.set_train()
+    step = train_step(net, nn.SGD(net.trainable_params(), 0.5), x, **options)
+    planned = plan(step, devices=4, search="optimal")
+    planned.run(x)
+    return planned, [np.asarray(one.asnumpy()) for one in net.trainable_params()]
+
+
+@pytest.mark.parametrize("annotated", ["", "scores", "masked", "softmax", "context", "heads_first"])
+def test_attention_is_one_operator_but_for_annotated_ones(annotated: str) -> None:
+    x = np.random.default_rng(2).normal(size=(4, 10, 12)).astype(np.float32)
+    parts = {"": (), "softmax": ((2, 2, 1, 1),), "masked": ((2, 2, 1, 1), (1, 1)), "heads_first": ((2, 1, 2, 1),)}
+    found = []
+    for options in ({}, {"rewrite": None}):
+        set_seed(3)
+        net = Attending(annotated, parts.get(annotated, ((2, 2, 1, 1),) * 2))
+        planned, parameters = trained(net, x, **options)
+        names = [node.op.name for node in planned.graph.nodes]
+        joins = not options and annotated in ("", "heads_first")
+        assert (names.count("Attention"), names.count("Softmax")) == ((1, 0) if joins else (0, 1))
+        causes = [planned.plan.decisions[node].cause.kind for node in planned.graph.nodes]
+        assert causes.count("configured") == (3 if annotated == "heads_first" else bool(annotated))
+        found.append(parameters)
+    for ours, apart in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, apart, rtol=1e-4, atol=1e-6)
 
 
 def test_every_primitive_of_a_block_can_be_annotated() -> None:

@@ -36,7 +36,7 @@ from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.along_batches import along_batches
 from autoshard.transform.recompute import recompute
-from autoshard.transform.rewrites import plainly_written
+from autoshard.transform.rewrites import plainly_written, rewritten_trace
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.transform.unroll import unrolled
 from autoshard.util.errors import GraphError, NoGradientError
@@ -251,7 +251,7 @@ class JaxModel(KeptModel):
         found = trace(self._named(self.construct), *self._data.values(), name=self.name)
         if self.source.is_step:
             return self._own_step(found)
-        return replace(found, graph=plainly_written(found.graph, found.annotations))
+        return rewritten_trace(found, plainly_written)
 
     def _own_step(self, found: Traced) -> Traced:
         """A step that takes gradients itself: by those of operators, or by JAX where these have none."""

@@ -7,7 +7,6 @@ be a part of a larger model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +23,7 @@ from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tenso
 from autoshard.frontends.training import made_optimizer
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.parameter import Parameter
-from autoshard.transform.rewrites import plainly_written
+from autoshard.transform.rewrites import plainly_written, rewritten_trace
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 
@@ -188,7 +187,7 @@ class TorchModel(KeptModel):
         if self.optimizer is not None:
             return self.step.traced
         found = trace(self._named(self._objective), *self._data.values(), name=self.name)
-        return replace(found, graph=plainly_written(found.graph, found.annotations))
+        return rewritten_trace(found, plainly_written)
 
     def _objective(self, *tensors: Any) -> Any:
         """The loss, or the whole result."""

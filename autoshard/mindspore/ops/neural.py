@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -344,23 +346,33 @@ def _flash_attention(
         raise ShapeError(
             f"FlashAttentionScore: sparse_mode {sparse_mode} is not offered here; 0 and 2 are, 3 of equal lengths"
         )
-    mask = attn_mask if sparse_mode == 0 else None
-    if mask is None and real_shift is None:
-        found = core.attention(q, k, v, scale=float(scale_value), causal=causal)
-    else:
-        found = _with_mask(q, k, v, float(scale_value), real_shift, mask, causal)
+    masks = _flash_masks(real_shift, attn_mask if sparse_mode == 0 else None, (*q.shape[:3], k.shape[2]))
+    found = core.attention(q, k, v, *masks, scale=float(scale_value), causal=causal)
     return None, None, None, _heads_together(found, input_layout)
 
 
-def _with_mask(q: Any, k: Any, v: Any, scale: float, shift: Any, mask: Any, causal: bool) -> Any:
-    scores = core.scalar_mul(core.batch_matmul(q, k, transpose_b=True), factor=scale)
-    scores = scores if shift is None else core.add(scores, shift)
-    if causal:
-        mask = np.triu(np.ones(scores.shape[-2:], bool), 1)
+def _flash_masks(shift: Any, mask: Any, scores: tuple[int, ...]) -> list[Any]:
+    """What is added to scores, and where they are seen, with their dims."""
+    given = [("real_shift", shift), ("attn_mask", mask)]
+    for name, one in given:
+        if one is not None and not _spreads(tuple(one.shape), scores):
+            raise ShapeError(
+                f"FlashAttentionScore: {name} is {tuple(one.shape)}; scores are {scores} (batch, heads, queries, "
+                "keys), and each of its dims is as large, or 1; those in front may be missing"
+            )
     if mask is not None:
-        hidden = mask if str(_element(mask)) == "bool" else core.not_equal(mask, core.zeros_like(mask))
-        scores = core.masked_fill(scores, hidden, value=-1e4 if _element(scores) == "f16" else -1e9)
-    return core.batch_matmul(core.softmax(scores, axis=-1), v)
+        hidden = str(_element(mask)) == "bool"
+        mask = core.logical_not(mask) if hidden else core.equal(mask, core.zeros_like(mask))
+    return [core.reshape(one, shape=_as_scores(one)) for one in (shift, mask) if one is not None]
+
+
+def _as_scores(mask: Any) -> tuple[int, ...]:
+    return (1,) * (4 - len(mask.shape)) + tuple(mask.shape)
+
+
+def _spreads(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(scores), strict=False)
+    return len(shape) <= len(scores) and all(own in (1, of) for own, of in pairs)
 
 
 class FlashAttentionScore(_flash_attention):  # type: ignore[misc, valid-type]
@@ -368,11 +380,24 @@ class FlashAttentionScore(_flash_attention):  # type: ignore[misc, valid-type]
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
         """Fix the split by MindSpore's tuples of query, key and value in the input layout: batch and heads, and the
-        sequence of the queries.
+        sequence of the queries. Masks are split as these are; tuples for them may follow.
         """
         if in_strategy is not None:
             in_strategy = tuple(self._by_heads(one) for one in in_strategy[:3])
         return super().shard(in_strategy, out_strategy)
+
+    @contextmanager
+    def _strategy_for(self, given: Mapping[str, Any]) -> Iterator[None]:
+        before = self.in_strategy
+        if before is not None:
+            masks = given["real_shift"], given["attn_mask"] if self.attrs["sparse_mode"] == 0 else None
+            shapes = (_as_scores(one) for one in masks if one is not None)
+            order = (tuple(i if size > 1 and i < 3 else None for i, size in enumerate(shape)) for shape in shapes)
+            self.in_strategy = (*before, *(taken(before[0], dims) for dims in order))
+        try:
+            yield
+        finally:
+            self.in_strategy = before
 
     def _by_heads(self, parts: Any) -> Any:
         layout = self.attrs["input_layout"]

@@ -137,6 +137,12 @@ class _Classifier:
         of, form = node.operands[operand], self.forms.of[node.operands[operand]]
         if not isinstance(form, MicroRows) or node.attrs["whole"]:
             return [node]
+        if op is not dropout_rows and form.dim >= of.type.rank - 2:
+            raise self._refusal(
+                node,
+                "drops weights of queries that lie along the batch; leave micro batches out, or dropout, or have the "
+                "batch before heads and queries",
+            )
         size = (of.type.shape[form.dim],)
         found = [] if size in self.numbered else [self._numbers(size)]
         if op is dropout_rows:

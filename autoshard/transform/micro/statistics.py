@@ -10,7 +10,7 @@ Which values these are is found out in walks over the graph (`classify`), until 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ import numpy as np
 from autoshard.core.tensortype import dtype
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value, ancestors
 from autoshard.ir.trips import constant_scalar
+from autoshard.ops.attention_blocks import QUERY
+from autoshard.ops.attention_dropout import split_operands
 from autoshard.ops.hlo_batch_norm import batch_norm_grad, batch_norm_training
 from autoshard.ops.hlo_reduce import reduce_add
 from autoshard.ops.pointwise import div
@@ -215,16 +217,18 @@ def _written_forward(graph: Graph) -> Iterator[tuple[Value, Value]]:
 
 def _counters(graph: Graph) -> set[Value]:
     """The inputs that operators that draw numbers count by."""
-    found = {
-        value
-        for node in graph.nodes
-        for name, value in zip(node.op.operand_names, node.operands, strict=False)
-        if name == "counter"
-    }
+    found = {value for node in graph.nodes for value in _counts_by(node)}
     for node in reversed(graph.nodes):
         if found.intersection(node.results):
             found.update(node.operands)
     return found
+
+
+def _counts_by(node: Node) -> Sequence[Value]:
+    """The operand of a node that draws numbers which tells the draws apart."""
+    if node.op.name in QUERY and node.attrs["dropout"]:
+        return split_operands(node.operands, node.attrs)[2][:1]
+    return [value for name, value in zip(node.op.operand_names, node.operands, strict=False) if name == "counter"]
 
 
 def _results(graph: Graph) -> list[Value]:
