@@ -113,8 +113,9 @@ class ScoreChains:
         value = weights
         while (node := self.forms.made(value, (reader, *tests))) is not None:
             found = self.forms.found(node)
+            tests = {test: of for test, of in tests.items() if of is not value}
             if found is not None:
-                if all(one is value for one in tests.values()):
+                if not tests:
                     yield from self.behind(found, tuple(reversed(after)))
                 return
             i, test = self.passed(node), self.forms.testing(node)

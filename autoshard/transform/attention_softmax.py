@@ -18,7 +18,8 @@ from autoshard.ir.graph import Graph, Node, Value
 from autoshard.transform.dim_atoms import sources_of
 from autoshard.transform.elements import ConstantElements
 
-_SPREAD = ("BroadcastInDim", "BroadcastTo", "Reshape", "ExpandDims", "Transpose", "StopGradient", "Cast", "Convert")
+CASTS = ("Cast", "Convert")
+_SPREAD = ("BroadcastInDim", "BroadcastTo", "Reshape", "ExpandDims", "Transpose", "StopGradient", *CASTS)
 DIVISIONS = ("Div", "RealDiv")
 _DEEPEST = 16
 """Nodes one after another by which a largest score may be made of scores."""
@@ -139,13 +140,15 @@ class SoftmaxForms:
     def _exponentials(self, powers: Value, user: Node, summed: _Summed) -> SoftmaxForm | None:
         """What powers are exponentials of, that are summed, too."""
         zeroed, reader, x = [], summed.node, summed.x
-        while x is not powers:  # what is summed may be made zero once more
+        while x is not powers:  # what is summed may be made zero once more, or of a wider type
             made = self.made(x, (reader,))
-            hides = None if made is None else self.zeroing(made)
-            if made is None or hides is None:
+            if made is None:
                 return None
-            zeroed.append(hides[1])
-            reader, x = made, made.operands[hides[0]]
+            hides = self.zeroing(made)
+            if hides is None and made.op.name not in CASTS:
+                return None
+            zeroed += [] if hides is None else [hides[1]]
+            reader, x = made, made.operands[0 if hides is None else hides[0]]
         node = self.made(x, (user, reader))
         while node is not None and (hides := self.zeroing(node)) is not None:
             zeroed.append(hides[1])
@@ -177,6 +180,12 @@ class SoftmaxForms:
         """Whether both are one value, spread over more dims or not."""
         return self._unspread(one) is self._unspread(other)
 
+    def _uncast(self, value: Value) -> Value:
+        """A value of its own type."""
+        while (node := self.maker(value)) is not None and node.op.name in CASTS:
+            value = node.operands[0]
+        return value
+
     def _unspread(self, value: Value) -> Value:
         node = self.maker(value)
         while node is not None and node.op.name in ("BroadcastInDim", "BroadcastTo", "StopGradient"):
@@ -194,7 +203,7 @@ class SoftmaxForms:
             return _along(node, node)
         less = _shifted(node)
         summed = None if less is None else self._sum(less.shift, logarithm=True)
-        powers = None if summed is None else self.maker(summed.x)
+        powers = None if summed is None else self.maker(self._uncast(summed.x))
         if less is None or summed is None or powers is None or powers.op.name != "Exp":
             return None
         if not _stands(summed.places, summed.axis, summed.x.type.shape):

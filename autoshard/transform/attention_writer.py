@@ -47,7 +47,7 @@ class AttentionWriter:
         full = operator.check_attributes(dict(attrs))
         (of,) = operator.result_types(tuple(one.type for one in operands), full)
         result = Value(of, self.joining.name(f"{self.near.results[0].name}.{op.lower()}"))
-        node = Node(operator, tuple(operands), full, (result,), name, self.near.source)
+        node = Node(operator, tuple(operands), full, (result,), name or result.name, self.near.source)
         self.nodes.append(node)
         self.producers[result] = node
         return result

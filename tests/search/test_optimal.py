@@ -195,13 +195,14 @@ def test_finds_megatron(wide):
     assert of_weight(wide, "head.matmul") == "tp, -"
     attention = wide.strategy(wide.graph.node("layer.attention.context"))
     assert [str(one) for one in attention.result_layouts] == ["-, tp, -, -"]
-    # The product itself, or with its bias added on one rank.
+    # The product itself, or with its bias or the residual added on one rank.
     summed = [
         one.value.name.rpartition(".")[0]
         for one in wide.redistributions
         if one.before.partial and one.value.name.startswith("layer.") and not one.after.partial
     ]
-    assert sorted(summed) == ["layer.attention.output", "layer.feed_forward.projection"]
+    last = {"layer.feed_forward.projection", "layer"}
+    assert len(summed) == 2 and "layer.attention.output" in summed and last.intersection(summed)
     for value, into in wide.graph.tied.items():
         assert wide.layouts[value] is wide.layouts[into] or into.type.rank < 2
 
