@@ -48,19 +48,20 @@ def found_stages(
     mode: str,
     hardware: Hardware,
     passes: tuple[str, ...],
-    chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None, str],
+    chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None, str, int],
 ) -> PlannedPipeline:
     """The fastest pipeline on so many devices as a mesh has, or as `pipeline` says and of these kinds, of these micro
-    batches, schedules and statistics, within a limit."""
+    batches, schedules, statistics and pieces of the loss, within a limit."""
     kinds = _kinds(pipeline, hardware)
     if mesh is None and not kinds:
         raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
     devices = sum(count for count, _ in kinds) if mesh is None else known_mesh(mesh).devices
     if kinds and devices != (said := sum(count for count, _ in kinds)):
         raise PlanError(f"pipeline {pipeline!r} names {said} devices, and {devices} are given: leave the mesh out")
-    counts, names, limit, statistics = chosen
+    counts, names, limit, statistics, pieces = chosen
     everywhere = hardware.for_ranks(devices)
     wanted = StageRequest(traced.graph, devices, everywhere, counts, names, limit, statistics=statistics, kinds=kinds)
+    wanted = replace(wanted, loss_pieces=pieces)
     find_mode(mode)
     finder = _StageFinder(traced, wanted, passes)
     rooms = tuple(preset(name).device.memory_bytes for _, name in kinds)
@@ -183,7 +184,7 @@ class _StageFinder:
         if choice.recompute == FULL:
             graph = made_again(layers)
             layers = RepeatedLayers(graph, layers.stem, layers.count)
-        step = StepParts.of(graph, choice.micro_batches, self.wanted.statistics)
+        step = self.wanted.step(graph, choice.micro_batches)
         ends = [*accumulate(priced.layers)]
         nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
         order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))

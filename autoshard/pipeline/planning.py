@@ -88,7 +88,7 @@ def plan_pipeline(
         options: of the mode, as for `autoshard.plan`.
         statistics: whose a batch normalization takes in training, as for `autoshard.plan`; with "micro_batch" micro
             batches go forward in order.
-        loss_pieces: as for `autoshard.plan`; only 1, as stages do not have their loss in pieces yet.
+        loss_pieces: as for `autoshard.plan`: each micro batch has its loss so, in the stage of its logits.
 
     Raises:
         MemoryLimitError: names the group with its stages, and the largest tensors in its memory.
@@ -108,11 +108,6 @@ def plan_pipeline(
         (2, [(0, 1), (2, 3)])
     """
     check_request(search, {} if options is None else options)
-    if loss_pieces != 1:
-        raise PlanError(
-            f"loss_pieces is {loss_pieces!r}, and a step in stages does not have its loss in pieces yet: leave out "
-            "either, or give more micro batches"
-        )
     hardware = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     limit, passes = read_limit(memory), tuple(passes)
     if search is not None and search.endswith(".json"):
@@ -122,6 +117,8 @@ def plan_pipeline(
         given["groups"] = None if mesh is None and pipeline == "pp" else _groups(mesh, pipeline)
         given["micro batches"] = None if micro_batches == 1 else micro_batches
         given["schedule"] = None if schedule == DEFAULT_SCHEDULE else getattr(schedule, "name", schedule)
+        given["statistics"] = None if statistics == BATCH else statistics
+        given["loss pieces"] = None if loss_pieces == 1 else loss_pieces
         found = _loaded(search, cuttable_target(target, inputs), hardware, passes, given)
         return _within(found, limit)
     stages = stages or _stages_of(target)
@@ -132,7 +129,7 @@ def plan_pipeline(
         names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
         counts = None if micro_batches == 1 else (micro_batches,)
         traced = cuttable_target(target, inputs)
-        chosen = counts, names, limit, statistics
+        chosen = counts, names, limit, statistics, loss_pieces
         inner = DEFAULT_SEARCH if search in (None, AUTO) else search
         return found_stages(traced, str(pipeline), mesh, inner, hardware, passes, chosen)
     groups = _groups(mesh, pipeline)
@@ -144,14 +141,14 @@ def plan_pipeline(
     if schedule == AUTO:
         again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
         again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes, options=options)
-        again = partial(again, statistics=statistics)
+        again = partial(again, statistics=statistics, loss_pieces=loss_pieces)
         return _best_schedule(again, len(groups), micro_batches, chunks, limit)
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
         raise ScheduleError(f"schedule {order.name} is for {order.ranks} groups of devices; there are {len(groups)}")
     traced = cuttable_target(target, inputs)
     everywhere = hardware.for_ranks(sum(len(group.ranks) for group in groups))
-    step = StepParts.of(traced.graph, order.micro_batches, statistics)
+    step = StepParts.of(traced.graph, order.micro_batches, statistics, loss_pieces)
     own = [groups[place] for place in order.ranks_of_stages]
     cut = cut_as_assigned(step, _assigned(step, stages, own, everywhere))
     mode, own_options = search or DEFAULT_SEARCH, options or NO_OPTIONS

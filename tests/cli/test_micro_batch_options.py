@@ -56,6 +56,9 @@ def test_a_loss_in_pieces_of_each_micro_batch(cli, tmp_path):
     assert code == 0 and "loss_pieces" in out, err
     code, out, err = cli("run", asked[0], "--check", "--timeout", "120", *asked[1:])
     assert code == 0 and "equal to the unsplit run" in out, err
+    staged = ("--mesh", "pp=2", "--pipeline", "pp", "--schedule", "zb_h1", "--micro-batches", "3", "--loss-pieces", "2")
+    code, out, err = cli("run", asked[0], "-n", "2", "--check", "--timeout", "120", *staged)
+    assert code == 0 and "equal to the unsplit run" in out, err
     code, _, err = cli("compare", asked[0], "-n", "2", "--loss-pieces", "5", "--mode", "batch")
     assert code == 2 and "no dim of rows that 5 divides; 2, 3, 4, 6, 12 would" in err
 
@@ -83,7 +86,7 @@ def test_statistics_of_each_micro_batch(cli, tmp_path, where):
         (("plan", STEP, "-n", "2", "--micro-batches", "0"), "into 0 micro batches: give a number from 1 on"),
         (("run", str(MODELS), "-n", "2", "--micro-batches", "2"), "which plans itself"),
         (("plan", STEP, "-n", "2", "--loss-pieces", "5"), "give a training step whose logits are a product"),
-        (("plan", STEP, "--mesh", "pp=2", "--pipeline", "pp", "--loss-pieces", "2"), "its loss in pieces yet"),
+        (("plan", STEP, "--mesh", "pp=2", "--pipeline", "pp", "--loss-pieces", "2"), "whose logits are a product"),
     ],
 )
 def test_mistakes(cli, arguments, message):

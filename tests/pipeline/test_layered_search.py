@@ -158,3 +158,10 @@ def test_what_is_found_is_planned_whole(monkeypatch):
     assert found.searched is not None and [one.groups for one in found.searched.others] == [1]
     assert found.price.seconds == pytest.approx(found.searched.seconds, rel=0.1)
     assert "pipelines priced of" in found.report()
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_links_of_one_kind_and_a_loss_in_pieces(monkeypatch, pieces):
+    monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
+    found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", loss_pieces=pieces)
+    assert found.searched is not None and found.loss_pieces == pieces

@@ -41,6 +41,10 @@ class StagesRecord(Record, frozen=True):
     parameters: dict[str, Natural]
     stages: tuple[PlanRecord, ...]
     again: Annotated[tuple[str, ...], described("Values of the step that the backward pass makes again.")] = ()
+    statistics: Annotated[
+        Literal["batch", "micro_batch"], described("Whose statistics a batch normalization takes in training.")
+    ] = "batch"
+    loss_pieces: Annotated[Positive, described("In how many pieces each micro batch has its logits and loss.")] = 1
 
 
 def stages_schema() -> dict[str, Any]:

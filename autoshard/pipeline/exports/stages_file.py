@@ -24,6 +24,7 @@ from autoshard.plan.plan import Plan
 from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.statistics import BATCH
 from autoshard.transform.recompute import AGAIN, recompute
 from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.files import parse_json, read_bytes
@@ -47,6 +48,8 @@ def stages_data(planned: PipelineData) -> dict[str, Any]:
             parameters=owners,
             stages=tuple(map(plan_record, planned.plans)),
             again=tuple(value.name for value in planned.graph.values if value.name.endswith(AGAIN)),
+            statistics="batch" if planned.statistics == BATCH else "micro_batch",
+            loss_pieces=planned.loss_pieces,
         )
     )
 
@@ -134,7 +137,7 @@ def _made_again(graph: Graph, names: tuple[str, ...]) -> Graph:
 
 
 def _whole(record: StagesRecord, graph: Graph, order: Schedule, where: str) -> StagedStep:
-    step = StepParts.of(graph, order.micro_batches)
+    step = StepParts.of(graph, order.micro_batches, record.statistics, record.loss_pieces)
     forward = forward_nodes(step.graph)
     operators = {node.results[0].name: node for node in step.graph.nodes if node in forward and node.results}
     inputs = {value.name: value for value in step.graph.inputs}
@@ -165,13 +168,14 @@ def check_same(found: PipelineData, given: Mapping[str, Any], path: str | Path) 
     """That what is given besides a file of a plan in stages says what the file says.
 
     Args:
-        given: groups, "micro batches" and the name of a schedule, which are compared; all else has no place there. None
-            is not given.
+        given: groups, "micro batches", the name of a schedule, statistics and "loss pieces", which are compared; all
+            else has no place there. None is not given.
 
     Raises:
         PlanError: something else is given.
     """
     own = {"groups": found.groups, "micro batches": found.schedule.micro_batches, "schedule": found.schedule.name}
+    own |= {"statistics": found.statistics, "loss pieces": found.loss_pieces}
     told = {name: value for name, value in given.items() if value is not None}
     if wrong := [name for name in told if name not in own]:
         raise PlanError(f"the plan in {path} says where stages lie: leave out {' and '.join(wrong)}")

@@ -107,7 +107,7 @@ class LayeredSearch:
         self.planned_meshes += 1
         step = self._step(again, count)
         stages, mesh = self._stages(step), mesh_of(data, tensor)
-        far = max(2 * mesh.devices, *node_spans(self.wanted.hardware))
+        far = max((2 * mesh.devices, *node_spans(self.wanted.hardware)))
         starts = 0, mesh.devices, -(-far // mesh.devices) * mesh.devices
         groups = tuple(RankGroup(mesh, tuple(range(start, start + mesh.devices))) for start in starts)
         order = make_schedule("gpipe", len(groups), 1)
@@ -125,7 +125,7 @@ class LayeredSearch:
     def _step(self, again: str, count: int) -> StepParts:
         key = again, count
         if key not in self._parts:
-            self._parts[key] = StepParts.of(self.short(again), count, self.wanted.statistics)
+            self._parts[key] = self.wanted.step(self.short(again), count)
         return self._parts[key]
 
     def _stages(self, step: StepParts) -> dict[Node, int]:

@@ -22,6 +22,7 @@ from autoshard.pipeline.planned.price import PipelinePrice, times_limit
 from autoshard.pipeline.planned.searched import OtherPipeline, StageSearch, fastest_by_groups
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stages.loss import nodes_of_loss
 from autoshard.pipeline.transfers.group import Limits, RankGroup, meshes_label, stacked
 from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
@@ -58,7 +59,7 @@ class StageRequest:
         limit: bytes of a device; None: no limit, but for `rooms`.
         rooms: bytes of a device of each kind, which hold beside the limit; () for none.
         most: pipelines that are planned at most.
-        statistics: as `transform.micro.accumulate` takes them.
+        statistics, loss_pieces: as `transform.micro` takes them.
         kinds: where devices are unlike how many there are of each kind, in the order of ranks, and its name; `hardware`
             has the links that join all then.
     """
@@ -73,6 +74,17 @@ class StageRequest:
     statistics: str = BATCH
     kinds: tuple[tuple[int, str], ...] = ()
     rooms: tuple[int, ...] = ()
+    loss_pieces: int = 1
+
+    def step(self, graph: Graph, micro_batches: int) -> StepParts:
+        """A step in so many micro batches.
+
+        Raises:
+            GraphError: it cannot be cut so, or has no loss in these pieces then.
+        """
+        found = StepParts.of(graph, micro_batches, self.statistics, self.loss_pieces)
+        nodes_of_loss(found)
+        return found
 
     @property
     def limits(self) -> Limits:
@@ -381,7 +393,8 @@ def _meshes(devices: int) -> list[Mesh]:
 
 
 def _steps(wanted: StageRequest) -> dict[int, StepParts]:
-    """The step in each number of micro batches; without those that have too few rows for statistics of their own.
+    """The step in each number of micro batches; without those that have too few rows for statistics of their own, or
+    for a loss in pieces.
 
     Raises:
         GraphError: a number that is given, or all but 1, and the step cannot be cut so.
@@ -390,10 +403,11 @@ def _steps(wanted: StageRequest) -> dict[int, StepParts]:
     refused: list[GraphError] = []
     for count in wanted.micro_batches or micro_batch_counts(wanted.graph):
         try:
-            found[count] = StepParts.of(wanted.graph, count, wanted.statistics)
+            found[count] = wanted.step(wanted.graph, count)
         except GraphError as error:
             refused.append(error)
-    if refused and (wanted.micro_batches or wanted.statistics == BATCH or max(found, default=1) == 1):
+    few_rows = wanted.statistics != BATCH or wanted.loss_pieces != 1
+    if refused and (wanted.micro_batches or not few_rows or max(found, default=1) == 1):
         raise refused[0]
     return found
 

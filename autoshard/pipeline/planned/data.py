@@ -109,6 +109,11 @@ class PipelineData:
         """Whose statistics the step takes: the batch's, or each micro batch's own."""
         return self.whole.pipeline.step.statistics
 
+    @property
+    def loss_pieces(self) -> int:
+        """In how many pieces each micro batch has its logits and loss."""
+        return self.whole.pipeline.step.loss_pieces
+
     @cached_property
     def uncut(self) -> Traced | None:
         """The step in one piece, with micro batches where they have statistics of their own; None: `traced` is that."""

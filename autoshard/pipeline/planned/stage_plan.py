@@ -16,6 +16,7 @@ from autoshard.layout.layout import Layout
 from autoshard.pipeline.stages.cut import StagePiece
 from autoshard.pipeline.stages.whole import StagedStep
 from autoshard.plan.plan import Plan
+from autoshard.transform.micro.accumulate import told_in_order
 from autoshard.transform.planned_graph import planned_graph
 from costmodel import Hardware
 
@@ -39,7 +40,9 @@ def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any],
     found, said = {}, {}
     for kind, piece in whole.stages[number].items():
         given = {
-            node: annotations[of] for node in piece.graph.nodes if (of := step.body.of.get(node, node)) in annotations
+            node: annotations[of]
+            for node in walk(piece.graph.nodes)
+            if (of := step.body.of.get(node, node)) in annotations
         }
         graph, given = planned_graph(piece.graph, given)
         if hardware.device.fusion != "none":
@@ -54,7 +57,7 @@ def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any],
     outputs = tuple(dict.fromkeys(_leaving(whole, number, found)))
     roles = tuple(_role(whole, number, value) for value in inputs)
     name = f"{step.graph.name}.stage{number}"
-    cotangents = _cotangents(whole, inputs, tuple(made))
+    cotangents = _cotangents(whole, inputs, nodes)
     graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), cotangents)
     return StageGraph(graph, found, said)
 
@@ -84,7 +87,7 @@ def _updates(whole: StagedStep, inputs: Sequence[Value], outputs: Sequence[Value
     return tied
 
 
-def _cotangents(whole: StagedStep, inputs: Sequence[Value], made: Sequence[Value]) -> dict[Value, Value]:
+def _cotangents(whole: StagedStep, inputs: Sequence[Value], nodes: Sequence[Node]) -> dict[Value, Value]:
     """Which gradients of a micro batch are gradients of which of its values, as far as the stage has both, and makes
     the gradient later: not the first one, 1 of the loss."""
     step = whole.pipeline.step
@@ -94,8 +97,7 @@ def _cotangents(whole: StagedStep, inputs: Sequence[Value], made: Sequence[Value
         for one, value in zip(node.results, original.results, strict=True)
     }
     pairs = ((stands_for.get(grad, grad), stands_for.get(of, of)) for grad, of in step.graph.cotangents.items())
-    order = {**dict.fromkeys(inputs, -1), **{value: i for i, value in enumerate(made)}}
-    return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
+    return told_in_order(dict(pairs), inputs, nodes)
 
 
 def piece_plan(

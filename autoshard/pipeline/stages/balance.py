@@ -18,6 +18,7 @@ from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.stages.assign import by_name, forward_nodes, made_of_parameters
+from autoshard.pipeline.stages.loss import nodes_of_loss
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import StageError
 from costmodel import Hardware
@@ -34,7 +35,8 @@ class Chain:
         nodes: of the step's graph, in order, without those that every stage runs for itself.
         seconds: of each node and of the backward nodes that were made for it.
         sent: bytes that are alive between node i and node i + 1, for each i but the last.
-        joined: the i for which no cut lies between both, as a state is read and written around it.
+        joined: the i for which no cut lies between both, as a state is read and written around it, or logits and loss
+            are done in pieces.
     """
 
     nodes: tuple[Node, ...]
@@ -141,7 +143,9 @@ def chain_of(step: StepParts, hardware: Hardware) -> Chain:
             if at is not None:
                 seconds[at] += _seconds(node, prices, mesh)
     places = {value: i for i, node in enumerate(nodes) for value in node.results}
-    return Chain(tuple(nodes), tuple(seconds), _sent(made, last, len(nodes)), _joined(step, places))
+    own = [made[value] for node in nodes_of_loss(step) for value in node.results if value in made]
+    loss = frozenset(range(min(own, default=0), max(own, default=0)))
+    return Chain(tuple(nodes), tuple(seconds), _sent(made, last, len(nodes)), _joined(step, places) | loss)
 
 
 def _joined(step: StepParts, places: Mapping[Value, int]) -> frozenset[int]:

@@ -11,6 +11,7 @@ from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.kept import with_inputs_kept
+from autoshard.pipeline.stages.loss import with_loss_in_pieces
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
@@ -92,7 +93,11 @@ class Pipeline:
 
 
 def cut_stages(
-    step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1, statistics: str = BATCH
+    step: Traced | Graph,
+    stages: Mapping[str, int],
+    micro_batches: int = 1,
+    statistics: str = BATCH,
+    loss_pieces: int = 1,
 ) -> Pipeline:
     """Cut a training step into stages by names of its operators and parameters.
 
@@ -101,13 +106,16 @@ def cut_stages(
             no pattern names follow what they read. Or what `stages_of_cells` says of a model.
         micro_batches: into how many parts the batch is cut.
         statistics: as `transform.micro.accumulate` takes them.
+        loss_pieces: as `transform.micro.loss_pieces` takes them.
 
     Raises:
         StageError: more stages than there are operators in, or stages that wait for each other.
         UnknownNameError: a pattern that matches nothing.
-        GraphError: micro batches into which the step cannot be cut; see `transform.micro.accumulate`.
+        GraphError: micro batches into which the step cannot be cut, see `transform.micro.accumulate`; a loss that
+            cannot be done in pieces, see `transform.micro.loss_pieces`.
     """
-    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches, statistics)
+    graph = step.graph if isinstance(step, Traced) else step
+    apart = StepParts.of(graph, micro_batches, statistics, loss_pieces)
     return cut_as_assigned(apart, assign(apart, stages))
 
 
@@ -124,7 +132,7 @@ def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
     forward, originals = assigned.forward, step.body.of
     cut = {originals[node]: stage for node, stage in assigned.of.items() if node in forward and node in originals}
-    return _Cutter(*with_late_sums(*with_inputs_kept(step, assigned, cut)), cut).run()
+    return _Cutter(*with_loss_in_pieces(*with_late_sums(*with_inputs_kept(step, assigned, cut))), cut).run()
 
 
 def graph_of(name: str, nodes: Sequence[Node], outputs: Sequence[Value] | None = None) -> Graph:

@@ -72,7 +72,8 @@ class StepParts:
     """A training step taken apart: what is done once before the micro batches, for each of them, and once after them.
 
     `graph` is the step, in which each barrier holds one value; nodes before and after are its own, those of `body`
-    stand for others of it. `statistics` says whose it takes.
+    stand for others of it. `statistics` says whose it takes, and `loss_pieces` in how many pieces each micro batch of
+    a step in stages has its loss.
     """
 
     graph: Graph
@@ -81,9 +82,10 @@ class StepParts:
     body: MicroBody
     after: tuple[Node, ...]
     statistics: str = BATCH
+    loss_pieces: int = 1
 
     @classmethod
-    def of(cls, graph: Graph, count: int, statistics: str = BATCH) -> StepParts:
+    def of(cls, graph: Graph, count: int, statistics: str = BATCH, loss_pieces: int = 1) -> StepParts:
         """The parts of a step of `count` micro batches.
 
         Raises:
@@ -92,7 +94,8 @@ class StepParts:
         check_statistics(statistics)
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return replace(Loop.of(graph, count, statistics).step_parts(), statistics=statistics)
+        found = Loop.of(graph, count, statistics).step_parts()
+        return replace(found, statistics=statistics, loss_pieces=loss_pieces)
 
 
 class Loop:

@@ -32,7 +32,7 @@ def with_single_barriers(graph: Graph) -> Graph:
     """The graph with a barrier of its own for each value of one that holds several back at once."""
 
     def apart(node: Node) -> list[Node]:
-        if not is_barrier(node):
+        if not is_barrier(node) or len(node.operands) == 1:
             return [node]
         pairs = zip(node.operands, node.results, strict=True)
         return [replace(node, operands=(value,), results=(result,)) for value, result in pairs]

@@ -20,6 +20,7 @@ from autoshard.transform.micro.accumulate import Accumulated, Loop, told_in_orde
 from autoshard.transform.micro.classify import Forms, classify, with_single_barriers
 from autoshard.transform.micro.cuts import AXIS, MicroRefusal, cut_at
 from autoshard.transform.micro.forms import Form, MicroRows, factor_of, part_in
+from autoshard.transform.recompute import AGAIN
 from autoshard.transform.simplify import with_nodes
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError
@@ -103,10 +104,11 @@ def _products(graph: Graph) -> Iterator[_Scope]:
 
 
 def _forward(graph: Graph) -> set[Node]:
-    """The nodes that need no gradient."""
+    """The nodes that need no gradient, and are not made again for the backward pass."""
     found, known = set(), set(graph.cotangents)
     for node in graph.nodes:
-        if known.isdisjoint(node.uses) and known.isdisjoint(node.results):
+        needs = not known.isdisjoint(node.uses) or not known.isdisjoint(node.results)
+        if not needs and not node.name.endswith(AGAIN):
             found.add(node)
         else:
             known.update(node.results)
