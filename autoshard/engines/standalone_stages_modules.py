@@ -29,7 +29,7 @@ class StageModule(torch.nn.Module):
         self.tensors: dict[BoundaryValue, torch.Tensor] = {}
         self.sums: dict[str, tuple[torch.Tensor, BoundaryValue]] = {}
         self.waiting: list[MicroBatchRun] = []
-        self.once: tuple[tuple[int, ...], dict[int, torch.Tensor]] = ((), {})
+        self.once: tuple[tuple[int, ...] | None, dict[int, torch.Tensor]] = (None, {})
         learned = gradients_of(stage)
         whole = {**arrays, **run_whole(self.plan.prologue, arrays)}
         for one in stage.held("PFIW"):
@@ -45,7 +45,7 @@ class StageModule(torch.nn.Module):
         for one, known in self.tensors.items():
             if one.name in whole and not isinstance(known, torch.nn.Parameter):
                 self.tensors[one] = self.group.place(self.stage, one, whole[one.name])
-                self.once = (), {}
+                self.once = None, {}
 
     def forward(self, *activations: torch.Tensor, **data: torch.Tensor) -> Any:
         """What the next stage reads, or of the last one a micro batch's part of the loss.
@@ -121,6 +121,9 @@ class MicroBatchRun:
         self.held = dict(module.once_made())
         self.passing: dict[int, torch.Tensor] = {}
         """What goes through the stage, on its way to a later one."""
+        self.terms: list[tuple[PieceSpec, Sequence[torch.Tensor]]] = []
+        """What has made terms of gradients: they count when those of weights are made, as torch goes forward, and back
+        to inputs, once more to find out shapes."""
         for number, block in zip(sent_on(self.plan, self.number - 1), activations, strict=True):
             if self.plan.routes[number].stage == self.number:
                 self._arrive(number, block)
@@ -194,7 +197,9 @@ class MicroBatchRun:
         """Make and add up what this micro batch gives to the gradients of the weights."""
         with torch.no_grad():
             self._run("W")
-        self.held = {}
+            for piece, made in self.terms:
+                self.module.add(piece, made)
+        self.held, self.terms = {}, []
 
     def _run(self, kind: str) -> Sequence[torch.Tensor]:
         piece = self.module.stage.pieces.get(kind)
@@ -205,7 +210,8 @@ class MicroBatchRun:
             route = self.plan.routes[number]
             if route.stage == self.number and route.repeated:
                 self.held[number] = made[route.output]
-        self.module.add(piece, made)
+        if piece.gradients:
+            self.terms.append((piece, made))
         return made
 
     def _input(self, of: BoundaryValue, source: ValueSource) -> torch.Tensor:

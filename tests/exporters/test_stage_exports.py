@@ -41,6 +41,24 @@ def chain_step():
     return train_step(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), optimizer, X, Y), (X, Y)
 
 
+class Words(Cell):
+    """A layer, logits, and the loss of labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Dense(6, 6, dtype="f64"), nn.Dense(6, 9, dtype="f64")
+        self.entropy = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+
+    def construct(self, x, y):
+        return -self.entropy(self.head(ops.tanh(self.body(x))), y)
+
+
+def words_step():
+    set_seed(3)
+    cell = Words()
+    return train_step(cell, nn.SGD(cell.trainable_params(), 1.0), X, LABELS), (X, LABELS)
+
+
 class Skipping(Cell):
     """Layers down and up: each up reads what the down beside it has made."""
 
@@ -187,6 +205,9 @@ def assert_two_steps(step, arrays, found):
         (odd_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "stages": {"{0..2}.*": 0, "{3..5}.*": 1}}, False),
         (skipping_step, {"mesh": "pp=2,tp=2", "micro_batches": 4, "schedule": "zbv"}, False),
         (skipping_step, {"mesh": "pp=4", "micro_batches": 4, "schedule": "zb_h1"}, False),
+        # A stage without parameters, which makes something once.
+        (words_step, {"mesh": "pp=2", "micro_batches": 3, "stages": {"body.*": 0, "head.*": 0, "*entropy*": 1}}, False),
+        (words_step, {"mesh": "pp=2", "micro_batches": 3, "schedule": "zb_h1", "loss_pieces": 2}, False),
     ],
 )
 def test_torch_pipelining_makes_the_gradients_of_the_step_in_one_piece(make, settings, by_torchrun, forked, tmp_path):
