@@ -39,7 +39,7 @@ from autoshard.transform.micro.statistics import BATCH
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware
 
-DEFAULT_SCHEDULE = "1f1b"
+DEFAULT_SCHEDULE, ALONG = "1f1b", "pp"
 
 
 def plan_pipeline(
@@ -47,7 +47,7 @@ def plan_pipeline(
     inputs: Any = (),
     mesh: Mesh | str | None = None,
     *,
-    pipeline: str | Sequence[RankGroup] = "pp",
+    pipeline: str | Sequence[RankGroup] = ALONG,
     micro_batches: int = 1,
     schedule: str | Schedule = DEFAULT_SCHEDULE,
     chunks: int | None = None,
@@ -114,7 +114,7 @@ def plan_pipeline(
         if options:
             raise PlanError(f"options are of a mode, not of the file {search}: leave them out")
         given: dict[str, Any] = {"chunks": chunks, "stages": stages}
-        given["groups"] = None if mesh is None and pipeline == "pp" else _groups(mesh, pipeline)
+        given |= _given_groups(mesh, pipeline)
         given["micro batches"] = None if micro_batches == 1 else micro_batches
         given["schedule"] = None if schedule == DEFAULT_SCHEDULE else getattr(schedule, "name", schedule)
         given["statistics"] = None if statistics == BATCH else statistics
@@ -268,6 +268,17 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tup
     if mesh is None:
         raise PlanError(f"stages lie along axis {pipeline!r} of a mesh: give the mesh, such as 'pp=2,dp=2'")
     return groups_along(known_mesh(mesh), pipeline)
+
+
+def _given_groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> dict[str, Any]:
+    """What is given of the groups besides a file that says them: these, or how many devices there are, or nothing."""
+    if pipeline != ALONG:
+        return {"groups": _groups(mesh, pipeline)}
+    if mesh is None:
+        return {}
+    known = known_mesh(mesh)
+    is_number = len(known.axes) == 1 and ALONG not in known.names
+    return {"devices": known.devices} if is_number else {"groups": _groups(known, pipeline)}
 
 
 def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks: int | None) -> Schedule:

@@ -260,6 +260,8 @@ def test_a_saved_plan_in_stages_is_taken_up_again(target, cli, tmp_path):
     assert code == 0, err
     code, again, err = cli("plan", target, *order, "--mode", path)
     assert code == 0 and again == first, err
+    code, again, err = cli("plan", target, "-n", "4", "--pipeline", "pp", "--mode", path)
+    assert code == 0 and again == first, err
     code, text, err = cli("export", target, *order, "--mode", path, "--to", "json")
     assert code == 0 and text == (tmp_path / "stages.json").read_text(), err
     code, _, err = cli("plan", target, "--mesh", "dp=2", "--mode", path)

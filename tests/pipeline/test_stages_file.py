@@ -11,6 +11,7 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
+from autoshard.mindspore import nn as ms
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.exports.records import stages_schema
 from autoshard.pipeline.stages.assign import forward_nodes
@@ -69,6 +70,20 @@ def test_plans_in_stages_are_read_back(make, settings, tmp_path):
         np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
 
 
+def test_whose_statistics_are_taken_is_read_back(tmp_path):
+    def step():
+        set_seed(4)
+        net = ms.SequentialCell(ms.Dense(6, 8), ms.BatchNorm1d(8), ms.Tanh(), ms.Dense(8, 6)).set_train()
+        optimizer = nn.SGD(net.trainable_params(), 0.1)
+        return train_step(lambda x: ops.reduce_mean(ops.square(net(x) - 1.0)), optimizer, narrow)
+
+    narrow, path = X.astype(np.float32), tmp_path / "stages.json"
+    made = plan_pipeline(step(), mesh="pp=2", micro_batches=3, statistics="micro_batch")
+    made.save(path)
+    found = plan_pipeline(step(), search=str(path))
+    assert found.export("json") == path.read_text() and found.run(narrow) == made.run(narrow)
+
+
 def test_layers_that_are_made_again_are_so_when_the_plan_is_read(tmp_path):
     traced, path = deep_step(5).traced, tmp_path / "stages.json"
     chosen = [node for node in forward_nodes(traced.graph) if node.label.startswith("layers.")]
@@ -92,6 +107,8 @@ def saved(tmp_path_factory):
         ({"micro_batches": 2}, "has micro batches 4, not 2"),
         ({"schedule": "zb_h1"}, "has schedule gpipe, not zb_h1"),
         ({"mesh": "pp=2,tp=2"}, r"has groups dp=2 on ranks 0-1, .*not tp=2 on ranks 0-1"),
+        ({"mesh": "2"}, "has devices 4, not 2"),
+        ({"statistics": "micro_batch"}, "has statistics batch, not micro_batch"),
         ({"chunks": 2, "stages": {"layers.0": 0}}, "says where stages lie: leave out chunks and stages"),
     ],
 )

@@ -168,14 +168,14 @@ def check_same(found: PipelineData, given: Mapping[str, Any], path: str | Path) 
     """That what is given besides a file of a plan in stages says what the file says.
 
     Args:
-        given: groups, "micro batches", the name of a schedule, statistics and "loss pieces", which are compared; all
-            else has no place there. None is not given.
+        given: groups, devices, "micro batches", the name of a schedule, statistics and "loss pieces", which are
+            compared; all else has no place there. None is not given.
 
     Raises:
         PlanError: something else is given.
     """
     own = {"groups": found.groups, "micro batches": found.schedule.micro_batches, "schedule": found.schedule.name}
-    own |= {"statistics": found.statistics, "loss pieces": found.loss_pieces}
+    own |= {"devices": found.devices, "statistics": found.statistics, "loss pieces": found.loss_pieces}
     told = {name: value for name, value in given.items() if value is not None}
     if wrong := [name for name in told if name not in own]:
         raise PlanError(f"the plan in {path} says where stages lie: leave out {' and '.join(wrong)}")
