@@ -19,7 +19,7 @@ from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.schedules import SCHEDULES, check, load_schedule, make_schedule, schedule_kind
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stage_plans import NO_OPTIONS, check_memory, most_memory, planned_stages
-from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
+from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes, check_no_own_loops
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
 from autoshard.pipeline.transfers.group import (
@@ -108,6 +108,8 @@ def plan_pipeline(
         (2, [(0, 1), (2, 3)])
     """
     check_request(search, {} if options is None else options)
+    if (own := known_trace(target)) is not None:
+        check_no_own_loops(own.graph)
     hardware = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     limit, passes = read_limit(memory), tuple(passes)
     if search is not None and search.endswith(".json"):

@@ -140,6 +140,8 @@ def without_products(logits, labels):
         ),
         (lambda: staged(entropy, loss_pieces=7), "no dim of rows that 7 divides; 2, 5, 10 would"),
         (lambda: staged(entropy, loss_pieces=0), "in 0 pieces: give a number from 1 on"),
+        (lambda: staged(None, lambda _: step_of(entropy, loss_pieces=5)), "has a loop over loss_pieces already; give"),
+        (lambda: staged(None, lambda _: step_of(entropy, micro_batches=3)), "a loop over micro_batches already; give"),
         (
             lambda: staged(entropy, loss_pieces=2, stages={"body.*": 0, "head.*": 0, "log_softmax": 1}),
             r"head.matmul.* in stage 0, log_softmax.* in stage 1; give all of these to one stage",

@@ -80,6 +80,20 @@ def forward_nodes(graph: Graph) -> set[Node]:
     return set(graph.nodes[: backward_begins(graph)])
 
 
+def check_no_own_loops(graph: Graph) -> None:
+    """That a step does not come in micro batches, or with its loss in pieces, already: stages have loops of their own.
+
+    Raises:
+        StageError: it does.
+    """
+    loops = {node.name for node in graph.nodes if node.op.name == "While"}
+    if own := [name for name in ("micro_batches", "loss_pieces") if name in loops]:
+        raise StageError(
+            f"{graph.name!r} cannot be cut into stages: it has a loop over {' and over '.join(own)} already; give "
+            f"{' and '.join(own)} where stages are planned, not where the step is made"
+        )
+
+
 def _check_gradients(step: StepParts) -> None:
     if not step.graph.updates or step.graph.cotangents:
         return

@@ -9,7 +9,7 @@ from itertools import chain
 
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
+from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes, check_no_own_loops
 from autoshard.pipeline.stages.kept import with_inputs_kept
 from autoshard.pipeline.stages.loss import with_loss_in_pieces
 from autoshard.pipeline.stages.sums import with_late_sums
@@ -115,6 +115,7 @@ def cut_stages(
             cannot be done in pieces, see `transform.micro.loss_pieces`.
     """
     graph = step.graph if isinstance(step, Traced) else step
+    check_no_own_loops(graph)
     apart = StepParts.of(graph, micro_batches, statistics, loss_pieces)
     return cut_as_assigned(apart, assign(apart, stages))
 
