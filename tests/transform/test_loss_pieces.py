@@ -229,6 +229,21 @@ def test_logits_are_not_what_layers_make_again():
     assert "head.matmul" in [node.name for region in loop.regions for node in region.nodes]
 
 
+def test_a_hidden_state_wider_than_logits_stays_whole():
+    """Also where nothing but the logits reads it, so that the layer before has no gradient of its own to read it."""
+    net = nn.SequentialCell(nn.Dense(WIDTH, 2 * TABLE), nn.Dense(2 * TABLE, TABLE, has_bias=False))
+    body, head = net[0], net[1]
+
+    def step(**settings):
+        return train_step(
+            lambda x, y: entropy(head(body(x)), y), nn.SGD([*body.trainable_params()], 0.1), X, Y, **settings
+        )
+
+    assert "loss_pieces" in bodies(step(loss_pieces=5).graph)
+    for one, other in zip(numbers(step()), numbers(step(loss_pieces=5)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+
+
 def narrow_step():
     rng, cell = np.random.default_rng(5), nn.Dense(WIDTH, TABLE, has_bias=False, dtype="bf16")
     cell.weight.set_data(rng.normal(size=cell.weight.shape))

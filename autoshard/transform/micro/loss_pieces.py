@@ -242,7 +242,8 @@ def _of_pieces(scope: _Scope, dim: int) -> set[Node]:
             spread.update(_passed_on(node, spread))
     core |= ancestors(graph, (value for node in core for value in node.uses)) & _descendants(graph, core)
     data, size = _from_data(graph), scope.logits.type.elements
-    for node in reversed(graph.nodes):
+    before = ancestors(graph, scope.head.uses)  # what the rows are taken of stays, however wide it is
+    for node in (node for node in reversed(graph.nodes) if node not in before):
         users = {user for value in node.results for user, _ in graph.users[value]}
         constant = node.op.constant or not data.isdisjoint(node.results)
         if constant and users and users <= core and any(value.type.elements >= size for value in node.results):
