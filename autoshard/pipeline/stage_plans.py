@@ -12,7 +12,8 @@ from typing import Any
 from autoshard.api import DEFAULT_SEARCH
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.ir.graph import DATA, Graph, Region, Value, inner_values, walk
+from autoshard.ir.trips import runs
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.planned_pipeline import PlannedPipeline
 from autoshard.pipeline.schedules.action import FORWARD
@@ -255,24 +256,38 @@ class StageMemo:
 
 
 def problem_key(problem: Problem) -> Hashable | None:
-    """What a problem has in common with equal ones; None of one with loops or branches, or of which people configured
-    operators: these bear names in what is told of them."""
+    """What a problem has in common with equal ones; None of one with calls, or of which people configured operators:
+    these bear names in what is told of them."""
     graph = problem.graph
-    if problem.annotations or problem.fixed or graph.functions or any(node.regions for node in graph.nodes):
+    if problem.annotations or problem.fixed or graph.functions:
         return None
     number = {value: i for i, value in enumerate(_values(graph))}
     inputs = tuple((one.type, graph.role_of[one], problem.asked.get(one)) for one in graph.inputs)
-    nodes = tuple((node.key, node.is_custom, tuple(number[one] for one in node.operands)) for node in graph.nodes)
+    times = runs(graph)
+    nodes = tuple(
+        (
+            node.key,
+            node.is_custom,
+            tuple(number[one] for one in node.operands),
+            tuple(_region_key(one, number) for one in node.regions),
+            times.get(node),  # which the numbers in its loops say, that are not in the key
+        )
+        for node in walk(graph.nodes)
+    )
     outputs = tuple(number[one] for one in graph.outputs)
     gradients = frozenset((number[one], number[of]) for one, of in graph.cotangents.items())
     updates, options = frozenset(graph.updates.items()), frozenset(problem.options.items())
     return problem.mesh, problem.hardware, problem.passes, options, inputs, nodes, outputs, updates, gradients
 
 
+def _region_key(region: Region, number: Mapping[Value, int]) -> Hashable:
+    args, outputs = (tuple(number[one] for one in some) for some in (region.args, region.outputs))
+    return args, outputs, len(region.nodes)
+
+
 def _values(graph: Graph) -> Iterator[Value]:
-    yield from graph.inputs
-    for node in graph.nodes:
-        yield from node.results
+    yield from graph.values
+    yield from inner_values(graph)
 
 
 def renamed(plan: Plan, graph: Graph) -> Plan:
@@ -280,7 +295,7 @@ def renamed(plan: Plan, graph: Graph) -> Plan:
     if plan.graph is graph:
         return plan
     values = dict(zip(_values(plan.graph), _values(graph), strict=True))
-    nodes = dict(zip(plan.graph.nodes, graph.nodes, strict=True))
+    nodes = dict(zip(walk(plan.graph.nodes), walk(graph.nodes), strict=True))
     names = {of.name: one.name for of, one in values.items()} | {of.label: one.label for of, one in nodes.items()}
 
     def called(name: str) -> str:

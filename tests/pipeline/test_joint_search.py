@@ -29,10 +29,12 @@ from costmodel.preset_table import PRESETS
 X = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
 
 
-def step_of(*widths):
+def step_of(*widths, rows=2):
     set_seed(1)
     net = nn.SequentialCell(*(nn.Dense(a, b) for a, b in zip(widths, widths[1:], strict=False)))
-    return train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), X)
+    return train_step(
+        lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), X.repeat(rows // 2, 0)
+    )
 
 
 MODES = ("sharding_propagation", "bfs", "batch", "zero1", "zero3", "megatron", "megatron_sp")
@@ -242,6 +244,25 @@ def test_equal_stages_are_searched_once():
         assert one.graph is problem.graph and one.layouts == own.layouts and one.outputs == own.outputs
         causes = [[str(each.cause) for each in plan.decisions.values()] for plan in (one, own)]
         assert causes[0] == causes[1]
+
+
+def test_equal_stages_with_loops_are_searched_once():
+    """Wherever their other loops are equal, too, and go round as often."""
+    searched, memo = [], StageMemo()
+
+    def counted(problem):
+        searched.append(problem.graph)
+        return search(problem)
+
+    search = find_mode("batch")
+    for pieces in (2, 2, 4):
+        step = step_of(256, 64, 32, rows=16)
+        plan = plan_pipeline(step, mesh="pp=2", stages={"0": 0, "1": 1}, micro_batches=2, loss_pieces=pieces)
+        problem = Problem(plan.graphs[1].graph, Mesh.flat(2), plan.hardware)
+        found, own = memo.plan(problem, counted), search(problem)
+        assert found.graph is problem.graph and found.layouts == own.layouts and found.outputs == own.outputs
+        assert [str(one) for one in found.decisions.values()] == [str(one) for one in own.decisions.values()]
+    assert len(searched) == 2
 
 
 def planned_by_hand(step, stages):
