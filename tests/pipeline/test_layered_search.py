@@ -16,15 +16,15 @@ from autoshard.pipeline.joint.search import StageRequest
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
-from autoshard.util.errors import MemoryLimitError
+from autoshard.util.errors import GraphError, MemoryLimitError
 
 LAYERS, BATCH, DEVICES = 8, 4, 2
 
 
-def decoder(layers=LAYERS, batch=BATCH):
+def decoder(layers=LAYERS, batch=BATCH, sequence=128):
     model = DecoderModel("gpt", 256, layers, 8, 512)
     row = Row(
-        id="", table="", model=model, sequence=128, hardware="a100", axes=ParallelDegrees(), plan="",
+        id="", table="", model=model, sequence=sequence, hardware="a100", axes=ParallelDegrees(), plan="",
         global_batch=batch, micro_batch=1, measured=Measurement(1.0),
     )  # fmt: skip
     return step_of(row, layers, batch).traced
@@ -165,3 +165,11 @@ def test_links_of_one_kind_and_a_loss_in_pieces(monkeypatch, pieces):
     monkeypatch.setattr(found_stages, "MOST_PLACES", 0)
     found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", loss_pieces=pieces)
     assert found.searched is not None and found.loss_pieces == pieces
+
+
+def test_micro_batches_whose_rows_no_pieces_divide_are_left_out():
+    """30 words are no 4 pieces, 4 sequences are; 7 divides neither."""
+    found, _ = search_of(decoder(batch=16, sequence=30), loss_pieces=4).run()
+    assert found.choice.rows * found.choice.data % 4 == 0
+    with pytest.raises(GraphError, match="no dim of rows that 7 divides"):
+        search_of(decoder(batch=16, sequence=30), loss_pieces=7).run()

@@ -48,7 +48,7 @@ from autoshard.pipeline.transfers.price import node_spans
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import AGAIN, backward_begins, recompute
-from autoshard.util.errors import AutoshardError, StageError
+from autoshard.util.errors import AutoshardError, GraphError, StageError
 
 DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1, ZERO3), ("megatron_sp",)
 """Each needs less memory than the one before it. ZeRO-3 is tried where ZeRO-1 does not fit: it gathers for each micro
@@ -74,6 +74,7 @@ class LayeredSearch:
         self._parts: dict[tuple[str, int], StepParts] = {}
         self._prices: dict[tuple[int, int, int, str, str], LayerPrices | None] = {}
         self._shares: dict[int, float] = {}
+        self._refused: list[GraphError] = []
         self.planned_meshes = 0
         self._larger: defaultdict[tuple, float] = defaultdict(lambda: 1.0)
         self._leanest: tuple[float, LayeredChoice | LayeredPrice] | None = None
@@ -104,8 +105,14 @@ class LayeredSearch:
         count, left = divmod(self.batch, data * rows)
         if left:
             return None
+        try:
+            step = self._step(again, count)
+        except GraphError as error:
+            if self.wanted.loss_pieces == 1:
+                raise
+            self._refused.append(error)  # other micro batches may have rows enough
+            return None
         self.planned_meshes += 1
-        step = self._step(again, count)
         stages, mesh = self._stages(step), mesh_of(data, tensor)
         far = max((2 * mesh.devices, *node_spans(self.wanted.hardware)))
         starts = 0, mesh.devices, -(-far // mesh.devices) * mesh.devices
@@ -195,6 +202,8 @@ class LayeredSearch:
                 least = self._least_of_tensor(groups, data, tensor, rows, kind, ZERO3)
                 push(max(over, least), (groups, data, tensor, rows, kind, ZERO3))
         if best is None and self._leanest is None:
+            if self._refused:
+                raise self._refused[0]
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
             assert self._leanest is not None
