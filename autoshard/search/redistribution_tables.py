@@ -99,16 +99,42 @@ class RedistributionTables:
         if len(plain) and len(wanted):
             which = self._class_of(of, before[plain], after[wanted], detours)
             costs[np.ix_(plain, wanted)] = self._of_class(of, share)[which]
-        for i, j in np.argwhere(~even_before[:, None] | ~even_after[None, :]):
-            costs[i, j] = self._planned(of, int(before[i]), int(after[j]), share)
+        rest = np.argwhere(~even_before[:, None] | ~even_after[None, :])
+        costs[rest[:, 0], rest[:, 1]] = self._padded(of, before[rest[:, 0]], after[rest[:, 1]], share)
         return costs
+
+    def _padded(self, of: TensorType, before: np.ndarray, after: np.ndarray, share: float) -> np.ndarray:
+        """[pairs], seconds between layouts that need not divide the tensor: those of the least one that both divide."""
+        own = (before >= 0) & (after >= 0)
+        costs = np.zeros(len(before))
+        for i in np.flatnonzero(~own):
+            costs[i] = self._planned(of, int(before[i]), int(after[i]), share)
+        if not own.any():
+            return costs
+        first, last = (decode(codes[own], of.rank, len(self.units)) for codes in (before, after))
+        pairs = np.stack([first, last], axis=2).reshape(len(first), -1)
+        parts = [np.lcm(self._parts(first, dim), self._parts(last, dim)) for dim in range(of.rank)]
+        divided, which = _distinct(np.stack(parts, axis=1))
+        for number, common in enumerate(divided):
+            even = of.with_shape(-(-size // both) * both for size, both in zip(of.shape, common, strict=True))
+            rows = np.flatnonzero(which == number)
+            costs[np.flatnonzero(own)[rows]] = self._of_pairs(even, pairs[rows], share)
+        return costs
+
+    def _of_pairs(self, of: TensorType, pairs: np.ndarray, share: float) -> np.ndarray:
+        which = self._class_of_pairs(of, pairs)
+        return self._of_class(of, share)[which]
+
+    def _parts(self, digits: np.ndarray, dim: int) -> np.ndarray:
+        """In how many parts each of some layouts splits a dim."""
+        return np.where(digits == SPLITS + dim, self.units.sizes, 1).prod(axis=1)
 
     def _divides(self, of: TensorType, codes: np.ndarray) -> np.ndarray:
         """[codes], whether it is a layout made of units that divides the tensor."""
         digits = decode(np.maximum(codes, 0), of.rank, len(self.units))
         even = codes >= 0
         for dim, size in enumerate(of.shape):
-            even &= size % np.where(digits == SPLITS + dim, self.units.sizes, 1).prod(axis=1) == 0
+            even &= size % self._parts(digits, dim) == 0
         return even
 
     def _planned(self, of: TensorType, before: int, after: int, share: float) -> float:
@@ -137,7 +163,7 @@ class RedistributionTables:
             ending, beginning = ((one == CARRIED).astype(np.int64) for one in (first, last))
             missing |= (ending @ (1 - beginning).T > 0) & ((1 - ending) @ beginning.T > 0)
         for dim in range(rank) if detours == NONE else ():
-            old, new = (np.where(one == SPLITS + dim, self.units.sizes, 1).prod(axis=1) for one in (first, last))
+            old, new = self._parts(first, dim), self._parts(last, dim)
             missing |= (old[:, None] % new > 0) & (new % old[:, None] > 0)
         return ~missing
 

@@ -25,11 +25,17 @@ def atoms_of_axes(mesh: Mesh) -> MeshUnits:
     return MeshUnits(mesh, tuple((axis,) for axis in mesh.all_axes))
 
 
-def dividing(shape: tuple[int, ...], units: MeshUnits, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Digits [n, atoms] of random layouts that divide the shape; the whole one among them."""
-    digits = rng.integers(0, SPLITS + len(shape), (count, len(units)))
+def some_digits(rank: int, units: MeshUnits, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Digits [count, atoms] of random layouts; the whole one among them."""
+    digits = rng.integers(0, SPLITS + rank, (count, len(units)))
     digits[rng.random(digits.shape) < 0.2] = CARRIED
     digits[0] = 0
+    return digits
+
+
+def dividing(shape: tuple[int, ...], units: MeshUnits, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Digits [n, atoms] of such layouts that divide the shape, each once."""
+    digits = some_digits(len(shape), units, rng, count)
     fits = [to_layout(row, len(shape), units).divides(shape) for row in digits.tolist()]
     return np.unique(digits[fits], axis=0)
 
@@ -38,11 +44,22 @@ def dividing(shape: tuple[int, ...], units: MeshUnits, rng: np.random.Generator,
 @given(st.sampled_from(MESHES), st.lists(st.sampled_from([1, 2, 4, 6, 12, 48]), max_size=4), st.integers(0, 10**6))
 def test_tables_are_prices_of_each_pair(mesh, sizes, seed):
     """Also where a shape does not allow what a larger one does."""
-    units, rng, shape = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed), tuple(sizes)
-    digits = dividing(shape, units, rng, 8)
-    codes, of = encode(digits, len(shape)), TensorType.of(shape, "f32")
+    units, rng = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed)
+    check_table(units, dividing(tuple(sizes), units, rng, 8), TensorType.of(sizes, "f32"))
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(MESHES), st.lists(st.sampled_from([1, 3, 4, 5, 10]), max_size=3), st.integers(0, 10**6))
+def test_tables_are_prices_of_pairs_that_do_not_divide(mesh, sizes, seed):
+    """They are planned in classes, too: padded, not pair by pair."""
+    units, rng = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed)
+    check_table(units, some_digits(len(sizes), units, rng, 7), TensorType.of(sizes, "f32"))
+
+
+def check_table(units: MeshUnits, digits: np.ndarray, of: TensorType) -> None:
+    codes = encode(digits, of.rank)
     table = RedistributionTables(PRICES, units).table(of, codes, codes)
-    layouts = [to_layout(row, len(shape), units) for row in digits.tolist()]
+    layouts = [to_layout(row, of.rank, units) for row in digits.tolist()]
     for row, before in zip(table, layouts, strict=True):
         for seconds, after in zip(row, layouts, strict=True):
             assert seconds == pytest.approx(PRICES.redistribution(before, after, of), rel=1e-9, abs=1e-15)
