@@ -91,7 +91,7 @@ def cheapest(
 ) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
-    The first is priced, and of the others those whose program could take less (`_by_sum`); of plans that lead to the
+    The first is priced, and of the others those whose program could take less (`by_sum`); of plans that lead to the
     same program one. Attentions run as rings where that pays (`ring_attention.py`).
 
     Args:
@@ -103,7 +103,7 @@ def cheapest(
     best, least = first, price_of(problem, first) * (1 - by)
     so_far(best=price_of(problem, best))
     known = {_what(first)}
-    for _, bound, i in sorted((*_by_sum(plan, problem.prices), i) for i, plan in enumerate(others)):
+    for _, bound, i in sorted((*by_sum(plan, problem.prices), i) for i, plan in enumerate(others)):
         if bound >= least:
             continue
         plan = with_rings(others[i], problem.hardware)
@@ -120,7 +120,7 @@ def cheapest(
     return best
 
 
-def _by_sum(plan: Plan, prices: Prices) -> tuple[float, float]:
+def by_sum(plan: Plan, prices: Prices) -> tuple[float, float]:
     """A plan's seconds by the sum, and what its program takes at least by it."""
     operators = operator_seconds(plan, prices)
     least = operators + (1 - MOST_SAVED) * sending_seconds(plan, prices)

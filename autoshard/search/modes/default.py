@@ -49,7 +49,7 @@ from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, price_of, retold
+from autoshard.search.program_price import by_sum, cheapest, price_of, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
@@ -203,9 +203,13 @@ def _near(searched: _SearchedFew) -> Iterator[Plan]:
         if not known and seconds(lifted := few.lifted(plan)) <= most:
             yield lifted
     # One of another graph cannot be told of all layers: it is made anew where it is near among the few; where these had
-    # a limit, which is a guess, the nearest one is from further away.
-    others = {name: price_of(few.short, plan) for name, plan in named.items() if plan.graph is not few.short.graph}
+    # a limit, which is a guess, the nearest one is from further away. What sums tell to be far is not priced.
     most = price_of(few.short, own.found)
+    others = {
+        name: price_of(few.short, plan)
+        for name, plan in named.items()
+        if plan.graph is not few.short.graph and by_sum(plan, problem.prices)[1] <= NEAR * most
+    }
     for i, name in enumerate(sorted(others, key=others.__getitem__)):
         hope = NEAR if i == 0 and few.short.limit is not None else HOPE
         if others[name] <= hope * most:

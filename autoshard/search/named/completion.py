@@ -73,19 +73,7 @@ class Completion:
         Raises:
             PlanError: the graph has loops or branches, through which no named plan leads yet.
         """
-        nest = next((node for node in self.graph.nodes if node.regions), None)
-        if nest is not None:
-            raise PlanError(
-                f"the named plan {name!r} does not lead through loops and branches, and {self.graph.name!r} has "
-                f"{nest.label} ({nest.op.name}); use a search"
-            )
-        early = []
-        for node in self.graph.nodes:
-            if node in self.problem.leaving_loops and node.operands[0] not in self.layouts:
-                early.append(node)
-            self._decide(node)
-        for node in early:  # to conditions, which stand before all other users
-            self._decide(node)
+        self.decide(name, self.graph.nodes)
         for value, keeper in self.structure.keepers.items():  # a tie of constants that no operator wants in some way
             self.layouts.setdefault(keeper, self.layouts[value].final())
         for value in self.structure.keepers:
@@ -98,6 +86,22 @@ class Completion:
         outputs = self.problem.outputs(self.layouts)
         made = self.graph, self.problem.mesh, self.decisions, self.layouts, outputs, causes
         return Plan(*made, started_from=words, search=name)
+
+    def decide(self, name: str, nodes: Sequence[Node]) -> None:
+        """Settles strategies of the first of the graph's nodes, or of all, as `plan` does."""
+        nest = next((node for node in self.graph.nodes if node.regions), None)
+        if nest is not None:
+            raise PlanError(
+                f"the named plan {name!r} does not lead through loops and branches, and {self.graph.name!r} has "
+                f"{nest.label} ({nest.op.name}); use a search"
+            )
+        early = []
+        for node in nodes:
+            if node in self.problem.leaving_loops and node.operands[0] not in self.layouts:
+                early.append(node)
+            self._decide(node)
+        for node in early:  # to conditions, which stand before all other users
+            self._decide(node)
 
     def _decide(self, node: Node) -> None:
         following = self._following(node)

@@ -414,9 +414,10 @@ class _Maker:
             return made
 
         inputs = {value: layout for value, layout in self._inputs().items() if self.graph.role_of[value] == DATA}
-        first = self._completion(inputs, adjust).plan(self.recipe.name, "")
+        first = self._completion(inputs, adjust)
+        first.decide(self.recipe.name, self.structure.forward)
         for node in self.structure.forward:
-            for value, layout in zip(node.operands, first.strategy(node).operand_layouts, strict=True):
+            for value, layout in zip(node.operands, first.decisions[node].strategy.operand_layouts, strict=True):
                 of = self.structure.parameter_of(value) if any(layout.dims) else None
                 if of is not None and of not in self.parameters:
                     self._note(value, layout)

@@ -72,7 +72,7 @@ def words_looked_up(graph: Graph, structure: Structure) -> dict[Node, int]:
     found = {}
     for node, _ in structure.lookups:
         places = dims.get(node.results[0], ()) if node.operands[1] in structure.fed else ()
-        factors = {factor_at(node, node.rule.results[0][dim], outer) for dim, outer in places}
+        factors = {factor_at(node.rule, node.rule.results[0][dim], outer) for dim, outer in places}
         if len(factors) == 1 and None not in factors:
             found[node] = factors.pop()
     return found
@@ -99,12 +99,12 @@ def _becoming(graph: Graph, structure: Structure) -> list[tuple[Value, int, int]
 def _behind(graph: Graph, value: Value, dim: int, outer: int) -> list[tuple[Value, int, int]]:
     """The dims of a node's operands that a part of a dim of its result is made of."""
     node, i = graph.producers[value]
-    factor = factor_at(node, node.rule.results[i][dim], outer) if node.op.has_rule else None
+    factor = factor_at(node.rule, node.rule.results[i][dim], outer) if node.op.has_rule else None
     if factor is None:
         return []
     sides = zip(node.operands, node.rule.operands, strict=True)
     return [
-        (one, place, blocks(node, of[: of.index(factor)]))
+        (one, place, blocks(node.rule, of[: of.index(factor)]))
         for one, dims in sides
         for place, of in enumerate(dims)
         if factor in of

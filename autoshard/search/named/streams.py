@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from autoshard.core.rule import Rule
 from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
@@ -138,24 +139,34 @@ def _first(pairs: Pairs) -> Iterator[Part]:
 
 def _same(node: Node, value: Value, dim: int, outer: int) -> Iterator[Part]:
     """The parts of a node's operands and results that are one factor with a part of one of them."""
-    if not node.op.has_rule:
-        return
-    sides = [*zip(node.operands, node.rule.operands, strict=True), *zip(node.results, node.rule.results, strict=True)]
-    factors = {factor_at(node, dims[dim], outer) for one, dims in sides if one is value} - {None}
-    for one, dims in sides:
-        for i, of in enumerate(dims):
-            yield from ((one, i, blocks(node, of[: of.index(factor)])) for factor in factors if factor in of)
+    values = (*node.operands, *node.results)
+    for side, own in enumerate(values if node.op.has_rule else ()):
+        if own is value:
+            yield from ((values[i], place, blocks) for i, place, blocks in _along(node.rule, side, dim, outer))
 
 
-def factor_at(node: Node, factors: tuple[int, ...], outer: int) -> int | None:
+@lru_cache(maxsize=1 << 12)
+def _along(rule: Rule, side: int, dim: int, outer: int) -> tuple[tuple[int, int, int], ...]:
+    """The parts that are one factor with a part of a dim: which operand or result, counted through, as in `Part`."""
+    sides = (*rule.operands, *rule.results)
+    factor = factor_at(rule, sides[side][dim], outer)
+    return tuple(
+        (i, place, blocks(rule, of[: of.index(factor)]))
+        for i, dims in enumerate(sides)
+        for place, of in enumerate(dims)
+        if factor in of
+    )
+
+
+def factor_at(rule: Rule, factors: tuple[int, ...], outer: int) -> int | None:
     """The one of a dim's factors that the dim has `outer` blocks of, and more than one part; None if none begins
     there."""
     for i, factor in enumerate(factors):
-        if node.rule.factors[factor].size > 1 and blocks(node, factors[:i]) == outer:
+        if rule.factors[factor].size > 1 and blocks(rule, factors[:i]) == outer:
             return factor
     return None
 
 
-def blocks(node: Node, factors: tuple[int, ...]) -> int:
-    """How many parts some factors of a node's rule make together."""
-    return math.prod(node.rule.factors[i].size for i in factors)
+def blocks(rule: Rule, factors: tuple[int, ...]) -> int:
+    """How many parts some factors of a rule make together."""
+    return math.prod(rule.factors[i].size for i in factors)
