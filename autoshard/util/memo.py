@@ -17,8 +17,9 @@ RECENT = 1 << 14
 """How many interned values are kept though nobody uses them: about 10 MiB of layouts."""
 LISTED = 1 << 15
 """How many elements all lists hold together that a function is remembered to have made: strategies take 330 bytes."""
-MOST = 1 << 14
-"""How many answers a memo holds: a plan asks for fewer, and a number with its key takes some 200 bytes."""
+MOST = 1 << 16
+"""How many answers a memo holds: a plan of 8,000 operators asks for half as many, and a number with its key takes some
+200 bytes."""
 
 
 class Interned(Generic[Value]):

@@ -71,8 +71,8 @@ class MinMarginals:
         users = [grouped[i + 1] for i in self.counted]
         if len(self.wants) == 1:
             if position == 0:
-                return (_min_plus(users[0], self.seconds) + self.base)[:, self.multi_layout.maker]
-            return _min_plus(maker, self._turned)[:, self.columns[0]]
+                return (min_plus(users[0], self.seconds) + self.base)[:, self.multi_layout.maker]
+            return min_plus(maker, self._turned)[:, self.columns[0]]
         if position and user not in self.counted:
             others = self.least_grouped(grouped) - grouped[position].min(axis=1)
             return np.repeat(others[:, None], len(self.columns[user]), axis=1)
@@ -104,7 +104,7 @@ class MinMarginals:
         """The same, given what users of each subset pay for wanting a layout."""
         alone = np.empty((*sums.shape[:2], len(self.seconds)))
         alone[0] = 0.0
-        alone[1:] = _min_plus(sums[1:], self.seconds)
+        alone[1:] = min_plus(sums[1:], self.seconds)
         count = len(sums).bit_length() - 1
         if count < 2:
             return alone
@@ -120,11 +120,11 @@ class MinMarginals:
         """[values, layouts], the least of everything else given the layout that the user wants."""
         others = [one for i, one in enumerate(users) if i != user]
         if not others:
-            return _min_plus(maker, self._turned)
+            return min_plus(maker, self._turned)
         # Of the others some share this layout, and the rest is served by itself.
         sums = _sums(others, self.seconds.shape[1])
         rest = self._served(sums)[::-1]
-        return np.minimum.reduce(_min_plus(maker + rest, self._turned) + sums)
+        return np.minimum.reduce(min_plus(maker + rest, self._turned) + sums)
 
 
 def _sums(users: list[np.ndarray], layouts: int) -> np.ndarray:
@@ -156,7 +156,7 @@ class ChoiceGroups:
         return found
 
 
-def _min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+def min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """[..., rows of seconds], least over its columns of price plus seconds."""
     if prices.size * len(seconds) <= BLOCK and prices.size < MANY * prices.shape[-1]:
         return np.minimum.reduce(prices[..., None, :] + seconds, axis=-1)

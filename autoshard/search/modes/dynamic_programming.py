@@ -25,6 +25,7 @@ from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
 from autoshard.search.constraints import is_constraint, permits
 from autoshard.search.domains import Domain
+from autoshard.search.exact.min_marginals import min_plus
 from autoshard.search.exact.over_mesh_cuts import factor_graph_of
 from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.mesh_cuts import MeshCuts
@@ -220,7 +221,8 @@ class CostGraph:
 
     def _centre(self, alive: set[int]) -> int:
         """The vertex for a star: a source if there is one, with most edges, the first of equal ones."""
-        return min(alive, key=lambda vertex: (bool(self._into[vertex]), -len(self._edges[vertex]), vertex))
+        sources = [vertex for vertex in alive if not self._into[vertex]]
+        return min(sources or alive, key=lambda vertex: (-len(self._edges[vertex]), vertex))
 
     def _eliminate(self, vertex: int, near: Sequence[int]) -> Recovery:
         into = len(self._into[vertex])
@@ -254,7 +256,7 @@ class CostGraph:
         forwards = vertex not in self._into[one]
         edges = self._remove(vertex)
         first, second = edges[one].T + self.costs[vertex], edges[other]
-        table = np.stack([(row[:, None] + second).min(axis=0) for row in first])
+        table = min_plus(first, second.T)
         self.add_edge(*((one, other, table) if forwards else (other, one, table.T)))
 
         def recovery(choice: dict[int, int]) -> int:
