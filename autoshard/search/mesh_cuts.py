@@ -3,7 +3,7 @@
 Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
 more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
 parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
-come first, in a short search from halves outwards as long as they get better; of those that cut one of these parts
+come first, in a short search from one outwards as long as they get better; of those that cut one of these parts
 again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so on. What a
 search says of its plan is then said of these cuts: `MeshCuts.description` names them.
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of
+from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of, to_digits
 from autoshard.search.problem import Problem
 
 MOST = 1000
@@ -45,14 +47,17 @@ class MeshCuts:
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
             less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of cuts into two
-            parts those from halves outwards: on both sides of the best one sums rise all the way.
+            parts those from one outwards: on both sides of the best one sums rise all the way.
+        near: how values lie in a good plan. A short search begins with the cut that says most of these layouts, and of
+            several with the one nearest to halves.
 
     Attributes:
         is_whole: whether it is used in one way, all its units apart.
     """
 
-    def __init__(self, problem: Problem, short: bool = False) -> None:
+    def __init__(self, problem: Problem, short: bool = False, near: Iterable[Layout] = ()) -> None:
         self.problem, self.units, self.short = problem, mesh_units_of(problem.mesh, problem.graph), short
+        self.near = near
         unlike = max(len({node.key for node in problem.graph.nodes}), 1)
         self.pairs = SHORT_PAIRS // unlike if short else min(PAIRS, ALL_PAIRS // unlike)
         self.least_parts = 2 if short else 1
@@ -118,9 +123,10 @@ class MeshCuts:
             yield self.units.cut(one)
 
     def _outwards(self) -> Iterator[MeshUnits]:
-        """Two parts: nearly equal ones first, then those to each side of them until one is no better than the best."""
-        places = range(1, len(self.units))
-        middle = min(places, key=lambda place: self._inequality((place,)))
+        """Two parts: where it begins, then those to each side until one is no better than the best."""
+        places, lying = range(1, len(self.units)), Counter(self.near)
+        said = {place: self._said((place,), lying) for place in places}
+        middle = min(places, key=lambda place: (-said[place], self._inequality((place,))))
         yield from self._search([(middle,)])
         for side in (reversed(places[: middle - 1]), places[middle:]):
             for place in side:
@@ -128,6 +134,11 @@ class MeshCuts:
                 yield from self._search([(place,)])
                 if self.searched[(place,)] >= least:
                     break
+
+    def _said(self, cuts: Cuts, lying: Counter[Layout]) -> int:
+        """How many of some layouts the parts of the mesh can say."""
+        units = self.units.cut(cuts)
+        return sum(count for layout, count in lying.items() if to_digits(layout, units) is not None)
 
     def _inequality(self, cuts: Cuts) -> float:
         """How many times the largest part is the smallest."""

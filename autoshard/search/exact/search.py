@@ -91,10 +91,10 @@ class ExactSearch:
         self.started = False
         self.stats: dict[str, float] = {"turns": len(self.srmp.orbits), "branches": 0}
 
-    def glance(self, sweeps: int = SWEEPS) -> float:
-        """A bound after a few sweeps, behind up to so many that equal layers share."""
+    def glance(self, sweeps: int = SWEEPS, enough: float = math.inf) -> float:
+        """A bound after a few sweeps, or one that is enough, behind up to so many that equal layers share."""
         self._start(sweeps)
-        return self.srmp.tighten(GLANCE, self.end, GAIN)
+        return self.srmp.tighten(GLANCE, self.end, GAIN, enough)
 
     def run(self, value: float = math.inf) -> tuple[Solution | None, float]:
         """The least sum if it is below a value, None if nothing below was found; and a bound for all assignments, which
