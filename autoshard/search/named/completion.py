@@ -159,7 +159,7 @@ class Completion:
         taken = list(carried)
         axes: Axes = ((),) * len(node.rule.factors)
         summed = set(node.rule.summed)
-        for from_data, is_summed in itertools.product((True, False), (False, True)):
+        for from_data, is_summed in itertools.product((True, False), (False, True) if summed else (False,)):
             for i in order:
                 if (node.operands[i] in fed) is not from_data or node.operands[i] not in self.layouts:
                     continue
@@ -170,7 +170,7 @@ class Completion:
                     layout = self._completed(node, i, axes)
                 more = project(node.rule, node.rule.operands[i], layout)
                 more = tuple(refs if (factor in summed) is is_summed else () for factor, refs in enumerate(more))
-                axes = joined(node, axes, more, taken)
+                axes = joined(node, axes, more, taken) if any(more) else axes
         return Strategy(node.rule, self.problem.mesh, axes, carried, carriers if carried else ())
 
     def _gathers(self, node: Node) -> bool:
@@ -286,6 +286,8 @@ def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
     factor that is split already may be cut further, which costs nothing."""
     new = list(axes)
     for i, refs in enumerate(more):
+        if not refs:
+            continue
         used = [ref for j, one in enumerate(new) for ref in one if j != i] + taken
         more_of = without(refs, new[i])
         begins_so = merge_refs((*new[i], *more_of)) == merge_refs(refs)
