@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of, to_digits
 from autoshard.search.problem import Problem
@@ -47,17 +45,15 @@ class MeshCuts:
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
             less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of cuts into two
-            parts those from one outwards: on both sides of the best one sums rise all the way.
-        near: how values lie in a good plan. A short search begins with the cut that says most of these layouts, and of
-            several with the one nearest to halves.
+            parts those from one outwards, which says most of what people configured, halves where they did not: on both
+            sides of the best one sums rise all the way.
 
     Attributes:
         is_whole: whether it is used in one way, all its units apart.
     """
 
-    def __init__(self, problem: Problem, short: bool = False, near: Iterable[Layout] = ()) -> None:
+    def __init__(self, problem: Problem, short: bool = False) -> None:
         self.problem, self.units, self.short = problem, mesh_units_of(problem.mesh, problem.graph), short
-        self.near = near
         unlike = max(len({node.key for node in problem.graph.nodes}), 1)
         self.pairs = SHORT_PAIRS // unlike if short else min(PAIRS, ALL_PAIRS // unlike)
         self.least_parts = 2 if short else 1
@@ -124,9 +120,8 @@ class MeshCuts:
 
     def _outwards(self) -> Iterator[MeshUnits]:
         """Two parts: where it begins, then those to each side until one is no better than the best."""
-        places, lying = range(1, len(self.units)), Counter(self.near)
-        said = {place: self._said((place,), lying) for place in places}
-        middle = min(places, key=lambda place: (-said[place], self._inequality((place,))))
+        places = range(1, len(self.units))
+        middle = min(places, key=lambda place: (-self._said((place,)), self._inequality((place,))))
         yield from self._search([(middle,)])
         for side in (reversed(places[: middle - 1]), places[middle:]):
             for place in side:
@@ -135,10 +130,11 @@ class MeshCuts:
                 if self.searched[(place,)] >= least:
                     break
 
-    def _said(self, cuts: Cuts, lying: Counter[Layout]) -> int:
-        """How many of some layouts the parts of the mesh can say."""
-        units = self.units.cut(cuts)
-        return sum(count for layout, count in lying.items() if to_digits(layout, units) is not None)
+    def _said(self, cuts: Cuts) -> int:
+        """How many layouts of configured operators the parts of the mesh can say."""
+        units, strategies = self.units.cut(cuts), self.problem.configured.values()
+        layouts = (layout for one in strategies for layout in (*one.operand_layouts, *one.result_layouts))
+        return sum(to_digits(layout, units) is not None for layout in layouts)
 
     def _inequality(self, cuts: Cuts) -> float:
         """How many times the largest part is the smallest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -117,19 +117,18 @@ def near_optimum(search: ExactSearch, known: float = math.inf) -> Plan | None:
     return None if solution is None else plan_of_assignment(search.whole, solution)
 
 
-def promising(problem: Problem, most: float = math.inf, near: Iterable[Layout] = ()) -> list[ExactSearch]:
+def promising(problem: Problem, most: float = math.inf) -> list[ExactSearch]:
     """Searches for the least sum of a small problem, on the cuts of its mesh of which a first bound promises most.
 
     Args:
         most: seconds above which a sum is of no use; cuts with such a bound are left out.
-        near: how values lie in a good plan: with a cut that says so much it begins.
 
     Raises:
         TooLargeError: the problem is larger.
     """
     if len(problem.graph.nodes) > SMALL_NODES:
         raise TooLargeError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
-    mesh_cuts, end = MeshCuts(problem, short=True, near=near), now() + SMALL_SECONDS
+    mesh_cuts, end = MeshCuts(problem, short=True), now() + SMALL_SECONDS
     sweeps = SWEEPS if is_short(problem) else FEW_SWEEPS
     found: list[tuple[float, ExactSearch]] = []
     for units in mesh_cuts:

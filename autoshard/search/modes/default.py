@@ -260,7 +260,7 @@ def _of_all_strategies(own: Combination) -> Iterator[Callable[[], Plan | None]]:
     searches: list[ExactSearch] | None = None
     if not short and not problem.runs:
         with suppress(TooLargeError):
-            searches = promising(problem, HOPE * price_of(problem, own.found), own.found.layouts.values())
+            searches = promising(problem, HOPE * price_of(problem, own.found))
     if short or searches is None and not own.has_least:
         yield partial(dynamic_programming, problem)
     yield from (partial(near_optimum, search) for search in searches or ())
