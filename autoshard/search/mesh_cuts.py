@@ -3,7 +3,7 @@
 Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
 more than PAIRS redistributions (all operators more than ALL_PAIRS), neighbours among them are used as one, in as many
 parts as that allows. All cuts into so many parts are searched if they are at most FEW. Else all cuts into two parts
-come first, in a short search from one outwards as long as they get better; of those that cut one of these parts
+come first, in a short search from halves outwards as long as they get better; of those that cut one of these parts
 again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so on. What a
 search says of its plan is then said of these cuts: `MeshCuts.description` names them.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from autoshard.layout.mesh import Mesh
-from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of, to_digits
+from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of
 from autoshard.search.problem import Problem
 
 MOST = 1000
@@ -45,8 +45,7 @@ class MeshCuts:
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
             less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of cuts into two
-            parts those from one outwards, which says most of what people configured, halves where they did not: on both
-            sides of the best one sums rise all the way.
+            parts those from halves outwards: on both sides of the best one sums rise all the way.
 
     Attributes:
         is_whole: whether it is used in one way, all its units apart.
@@ -119,9 +118,9 @@ class MeshCuts:
             yield self.units.cut(one)
 
     def _outwards(self) -> Iterator[MeshUnits]:
-        """Two parts: where it begins, then those to each side until one is no better than the best."""
+        """Two parts: nearly equal ones first, then those to each side of them until one is no better than the best."""
         places = range(1, len(self.units))
-        middle = min(places, key=lambda place: (-self._said((place,)), self._inequality((place,))))
+        middle = min(places, key=lambda place: self._inequality((place,)))
         yield from self._search([(middle,)])
         for side in (reversed(places[: middle - 1]), places[middle:]):
             for place in side:
@@ -129,12 +128,6 @@ class MeshCuts:
                 yield from self._search([(place,)])
                 if self.searched[(place,)] >= least:
                     break
-
-    def _said(self, cuts: Cuts) -> int:
-        """How many layouts of configured operators the parts of the mesh can say."""
-        units, strategies = self.units.cut(cuts), self.problem.configured.values()
-        layouts = (layout for one in strategies for layout in (*one.operand_layouts, *one.result_layouts))
-        return sum(to_digits(layout, units) is not None for layout in layouts)
 
     def _inequality(self, cuts: Cuts) -> float:
         """How many times the largest part is the smallest."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from autoshard import nn, ops
-from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, find_mode
@@ -95,16 +92,6 @@ def test_short_searches_go_outwards_as_long_as_it_gets_better(best):
     assert ways.searched[(best,)] == 1.0 == min(ways.searched.values())
     beyond = 1 < best < 9  # the first that is worse again
     assert len(ways.searched) == 1 + abs(best - 5) + beyond + 1  # halves, up to the best, and one to the other side
-
-
-@pytest.mark.parametrize("best", [1, 3, 5, 9])
-def test_short_searches_begin_with_the_cut_that_people_configured(best):
-    problem = product(Mesh.flat(1024))
-    matmul = problem.graph.nodes[0]
-    axes = mesh_units_of(problem.mesh, problem.graph).cut((best,)).pieces
-    strategy = Strategy(matmul.rule, problem.mesh, (axes[0], axes[1], ()))
-    ways = MeshCuts(replace(problem, fixed={matmul: strategy}), short=True)
-    assert next(iter(ways)).pieces == axes
 
 
 def test_two_parts_are_nearly_as_good_as_three():
