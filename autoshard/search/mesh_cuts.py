@@ -45,7 +45,7 @@ class MeshCuts:
     Args:
         short: use the mesh in few parts, two or as many as small graphs allow: least sums of more parts are hardly ever
             less (docs/reference/measured.md), and what they take grows with the square of the layouts. Of cuts into two
-            parts those from halves outwards: on both sides of the best one sums rise all the way.
+            parts those from halves outwards, as long as that gets better: there may be a better one further out.
 
     Attributes:
         is_whole: whether it is used in one way, all its units apart.

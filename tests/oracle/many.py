@@ -33,8 +33,9 @@ PROGRAMS = 300
 CARRIES = 0.2
 EXACT, ROUNDED = 1e-8, 1e-4
 """Relative differences that the order of sums may make: in f64, and where narrower floats are on the way."""
-STRIDED = {"f64": 1e-13, "c128": 1e-13, "f32": 1e-5, "c64": 1e-5}
-"""Relative differences that BLAS may make where the same numbers lie in other strides; other types have none."""
+STRIDED = {"f64": 1e-13, "c128": 1e-13, "f32": 1e-6, "c64": 1e-6}
+"""Relative differences of results that BLAS may make where the same numbers lie in other strides: a column of a matrix
+is not multiplied as a copy of it is. Results of other types have none."""
 _WIDE = ("f64", "c128")
 
 
@@ -97,10 +98,9 @@ def _compare(one: Case, comm: Comm) -> None:
         assert_equal(ours, theirs, rtol, value.name)
     written = NumpyRun(program, comm, noted=1)
     written(*one.made.feeds)
-    narrowest = max((STRIDED.get(of.name, ROUNDED) for of in elements(one.graph)), default=0.0)
     for value, ours, again in zip(one.graph.outputs, got, written(*one.made.feeds), strict=True):
         assert (again.dtype, again.shape) == (ours.dtype, ours.shape), value.name
-        assert_equal(again, ours, narrowest, value.name)
+        assert_equal(again, ours, STRIDED.get(value.type.dtype.name, 0.0), value.name)
 
 
 def elements(graph: Graph) -> set[DType]:
